@@ -1,0 +1,26 @@
+# One source folder is one target, and its link list is exactly what it may include.
+#   co_library(plan SOURCES plan.cpp DEPENDS base kernels)
+# makes the object library co_plan. The order of folders is checked by scripts/layers.
+function(co_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+  add_library(co_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(co_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(co_${name} PUBLIC co_${dependency})
+  endforeach()
+  target_link_libraries(co_${name} PUBLIC ${ARG_LINK} Threads::Threads)
+endfunction()
+
+# co_test(plan_proof SOURCES proof_test.cpp DEPENDS plan algorithms) : a GoogleTest program.
+function(co_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LINK" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name}_test ${ARG_SOURCES})
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(${name}_test PRIVATE co_${dependency})
+  endforeach()
+  target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main GTest::gmock)
+  gtest_discover_tests(${name}_test PROPERTIES TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
+endfunction()

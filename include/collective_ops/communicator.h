@@ -1,0 +1,101 @@
+// A reader starts here. A Communicator is one rank's end of a group of ranks: processes of one
+// host, or threads of one process. Every rank of the group makes the same calls in the same order.
+//
+//   auto comm = Communicator::connect({.rank = 0, .world_size = 8});
+//   if (!comm.ok()) ...
+//   Status status = (*comm)->all_reduce(gradient, gradient, count, DataType::kFloat32, ReduceOp::kAvg);
+//
+// Counts are in elements. `send` and `recv` may be the same pointer (in place); otherwise they must
+// not overlap. Memory from allocate() is shared by the ranks of the host, so collectives on it
+// copy nothing; any other memory works too.
+//
+// Results of reductions are bitwise equal on all ranks, and do not depend on size, chunking or path:
+// rank 0 + 1 + ..., accumulated in float32 or wider, rounded once.
+//
+// Failure: a rank that made a different call (kMismatch), died (kPeerLost) or did not come in time
+// (kTimeout) is named in the status on every waiting rank; afterwards the group is broken, and every
+// call on it returns kGroupBroken with the first reason. Nothing hangs and no process is killed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <collective_ops/status.h>
+#include <collective_ops/types.h>
+
+namespace collective_ops {
+
+struct ConnectOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string job_id;  // empty: found as docs/architecture.md says ("How ranks find each other")
+  std::optional<std::chrono::milliseconds> connect_timeout;  // default HCCL_CONNECT_TIMEOUT
+  std::optional<std::chrono::milliseconds> exec_timeout;     // default HCCL_EXEC_TIMEOUT
+};
+
+// What one call may override.
+struct CallOptions {
+  std::optional<std::chrono::milliseconds> timeout;  // zero: wait for ever
+  double factor = 1.0;                               // of ReduceOp::kPreMulSum; may differ between ranks
+};
+
+// Memory that the ranks of this host share; freed with the last reference.
+class SharedBuffer {
+ public:
+  virtual ~SharedBuffer() = default;
+  virtual void* data() const = 0;
+  virtual size_t size() const = 0;  // bytes, as asked for
+};
+
+// An asynchronous call. Dropping it does not cancel the call.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual bool done() const = 0;
+  // Runs the queue itself where the call has not begun. The status of the call, or kTimeout if this
+  // wait's own deadline passed first (the call then goes on).
+  virtual Status wait(std::optional<std::chrono::milliseconds> timeout = std::nullopt) = 0;
+};
+
+// What a rank has done since it connected, for reports and tests.
+struct Counters {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;          // payload of this rank's calls
+  uint64_t inline_calls = 0;   // by data path
+  uint64_t staged_calls = 0;
+  uint64_t direct_calls = 0;
+  uint64_t copied_bytes = 0;   // bytes this rank copied into or out of staging memory
+};
+
+class Communicator {
+ public:
+  // Joins the ranks of this host that share a job. Blocks until all are there.
+  static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
+  // One communicator per rank, for threads of this process.
+  static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(int world_size);
+
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+
+  virtual Status all_reduce(const void* send, void* recv, size_t count, DataType type, ReduceOp op,
+                            const CallOptions& options = {}) = 0;
+  // recv holds world_size * count elements, rank by rank.
+  virtual Status all_gather(const void* send, void* recv, size_t count, DataType type,
+                            const CallOptions& options = {}) = 0;
+  // send holds world_size * count elements; rank r receives the reduction of the r-th part.
+  virtual Status reduce_scatter(const void* send, void* recv, size_t count, DataType type, ReduceOp op,
+                                const CallOptions& options = {}) = 0;
+  virtual Status broadcast(void* buffer, size_t count, DataType type, int root,
+                           const CallOptions& options = {}) = 0;
+  virtual Status barrier(const CallOptions& options = {}) = 0;
+};
+
+}  // namespace collective_ops

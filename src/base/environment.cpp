@@ -1,0 +1,54 @@
+#include "base/environment.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+namespace collective_ops {
+namespace {
+
+constexpr std::array kVariables = {
+    EnvironmentVariable{"COLLECTIVE_OPS_JOB_ID", "", "name of the job; needed where two jobs share one parent process"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TRACE", "0", "1: record every call and leave comm_trace.json"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TRACE_DIR", "", "where trace files go (default: the working directory)"},
+    EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto", "auto, staged or direct: forces a data path, for tests"},
+    EnvironmentVariable{"COLLECTIVE_OPS_ALGORITHM", "auto",
+                        "auto, direct, one_shot, two_shot, ring or tree: forces an algorithm, for tests"},
+    EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120", "seconds to wait for the other ranks at start (1 to 7200)"},
+    EnvironmentVariable{"HCCL_EXEC_TIMEOUT", "1836", "seconds to wait inside a call (0: for ever)"},
+};
+
+}  // namespace
+
+std::span<const EnvironmentVariable> environment_variables() { return kVariables; }
+
+std::string environment_text(std::string_view name) {
+  for (const auto& variable : kVariables) {
+    if (variable.name != name) continue;
+    const char* text = std::getenv(std::string(name).c_str());
+    return std::string(text != nullptr && *text != '\0' ? std::string_view(text) : variable.default_value);
+  }
+  return "";
+}
+
+Result<std::chrono::seconds> environment_seconds(std::string_view name, int64_t low, int64_t high) {
+  const std::string text = environment_text(name);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{}=\"{}\": expected whole seconds from {} to {}", name, text, low, high));
+  }
+  return std::chrono::seconds(value);
+}
+
+Result<bool> environment_flag(std::string_view name) {
+  const std::string text = environment_text(name);
+  if (text.empty() || text == "0" || text == "false" || text == "off") return false;
+  if (text == "1" || text == "true" || text == "on") return true;
+  return Status(ErrorCode::kInvalidArgument, fmt::format("{}=\"{}\": expected 0 or 1", name, text));
+}
+
+}  // namespace collective_ops
