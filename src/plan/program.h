@@ -1,0 +1,78 @@
+// A plan bound to one call, rank and size: what the executor runs. Loops over chunks stay loops;
+// everything else is resolved to byte offsets. Made once per signature and cached.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collective_ops/status.h>
+#include <collective_ops/types.h>
+
+#include "plan/plan.h"
+
+namespace collective_ops {
+
+// What lower() needs to know of a call.
+struct Binding {
+  int rank = 0;
+  int world_size = 1;
+  int root = 0;
+  size_t element_size = 4;
+  size_t count = 0;             // elements, as in the call: of the vector (kSlices), else of one block
+  std::vector<size_t> counts;   // of v variants: elements of block b; empty otherwise
+  size_t chunk_bytes = 256 * 1024;  // a multiple of 64
+};
+
+// Bytes in somebody's memory. In a loop over chunks, chunk c of it is
+//   [base + (ring > 0 ? (c % ring) * ring_stride : c * chunk_bytes), + clamp(length - c * chunk_bytes, 0, chunk_bytes))
+// and outside of such a loop [base, base + length).
+struct Operand {
+  Space space = Space::kInput;
+  uint16_t owner = 0;
+  uint16_t ring = 0;
+  uint64_t base = 0;
+  uint64_t length = 0;
+  uint64_t ring_stride = 0;
+};
+
+struct Instruction {
+  enum class Kind : uint8_t {
+    kCopy,       // operands[first] <- operands[first + 1]
+    kReduce,     // `destinations` operands, then `sources` operands
+    kArrive,
+    kAwait,      // peer
+    kSignal,     // counter <- step + iteration * step_stride
+    kWait,       // until peer's counter >= step + (iteration - lag) * step_stride
+    kSend,       // operands[first] to peer
+    kReceive,    // operands[first] from peer
+    kLoop,       // `trips` iterations of the instructions up to the matching kEndLoop
+    kEndLoop,    // back to the instruction after `target`
+  };
+  Kind kind = Kind::kCopy;
+  uint8_t lag = 0;
+  uint16_t peer = 0;
+  uint16_t destinations = 0;
+  uint16_t sources = 0;
+  uint32_t first = 0;        // index of the first operand
+  uint32_t step = 0;         // steps start at 1 and never fall within a program
+  uint32_t step_stride = 0;
+  uint32_t trips = 0;        // kLoop: iterations, largest lag included
+  uint32_t chunks = 0;       // kLoop: chunks; data statements outside [0, chunks) are skipped
+  uint32_t target = 0;
+};
+
+struct Program {
+  std::vector<Instruction> instructions;
+  std::vector<Operand> operands;
+  size_t chunk_bytes = 0;
+  size_t scratch_bytes = 0;  // of each rank
+  bool eager = false;
+  bool reads_peer_input = false;
+  bool writes_peer_output = false;
+};
+
+// Binds a plan. Errors: kInvalidArgument (root or counts outside the group, chunk_bytes 0).
+Result<Program> lower(const Plan& plan, const Binding& binding);
+
+}  // namespace collective_ops
