@@ -1,0 +1,70 @@
+# `make` alone lists the targets. Every target installs what it needs first (scripts/setup).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+JOBS ?= $(shell nproc)
+PYTHON := .venv/bin/python
+# Where `make demo` leaves its checkpoint, trace and picture.
+DEMO_OUTPUT ?= demo_output
+# More arguments for the runners: make test PYTEST_ARGS="-k bucket" CTEST_ARGS="-R plan"
+CTEST_ARGS ?=
+PYTEST_ARGS ?=
+
+CTEST := ctest --output-on-failure --no-tests=ignore -j $(JOBS)
+# pytest leaves with 5 where nothing was selected; that alone is no failure.
+PYTEST := $(PYTHON) -m pytest -q
+
+.PHONY: help setup build demo test test-all test-asan test-tsan bench format check wheel clean
+
+help:  ## print the targets
+	@echo "collective-ops: make TARGET"
+	@awk -F ':|## ' '/^[a-z][a-z -]*:.*## / {printf "  %-20s %s\n", $$1, $$NF}' $(MAKEFILE_LIST)
+
+setup:  ## install Debian packages and .venv where missing
+	@scripts/setup
+
+build: setup  ## build the library, the Python module and the native tests (build/release)
+	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON --log-level=WARNING >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build  ## train ResNet-50 on real digits with 8 ranks, then draw the heat map
+	@scripts/demo $(DEMO_OUTPUT)
+
+# Both runners always run, so that one failure does not hide another.
+test: build  ## run every test that fits in minutes
+	@native=0; python=0; \
+	$(CTEST) --test-dir build/release -LE slow $(CTEST_ARGS) || native=$$?; \
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS) || python=$$?; \
+	[[ $$python -eq 5 ]] && python=0; \
+	exit $$((native | python))
+
+test-all: build  ## run every test, the long ones and the sanitizers too
+	@native=0; python=0; \
+	$(CTEST) --test-dir build/release $(CTEST_ARGS) || native=$$?; \
+	$(PYTEST) $(PYTEST_ARGS) || python=$$?; \
+	[[ $$python -eq 5 ]] && python=0; \
+	exit $$((native | python))
+	@$(MAKE) --no-print-directory test-asan test-tsan
+
+test-asan test-tsan: test-%: setup  ## run the native tests under address and undefined, or thread sanitizer
+	@cmake --preset $* --log-level=WARNING >/dev/null
+	@cmake --build --preset $* -j $(JOBS)
+	@$(CTEST) --test-dir build/$* $(CTEST_ARGS)
+
+bench: build  ## run the benchmarks beside their peers
+	@scripts/bench
+
+format:  ## format C++ with clang-format, Python with ruff
+	@scripts/setup --check
+	@scripts/check --fix
+
+check:  ## format, clang-tidy of changed files (ALL=1: all), order of layers, tidiness
+	@scripts/setup --check
+	@scripts/check $(if $(ALL),--all)
+
+wheel: setup  ## build a wheel into dist/
+	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+clean:  ## remove what was built (.venv stays)
+	rm -rf build dist python/collective_ops/*.so
