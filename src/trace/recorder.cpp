@@ -21,6 +21,9 @@ namespace collective_ops {
 namespace {
 
 constexpr uint64_t kHeaderBytes = sizeof(TraceFileHeader);
+constexpr uint64_t kPopulateBytes = uint64_t{64} << 10;  // stays in the L2 cache, 15 us at a time
+constexpr uint64_t kLargestStep = uint64_t{32} << 20;
+constexpr int kPopulateWrite = 23;                       // MADV_POPULATE_WRITE, absent from older headers
 
 uint64_t page_size() {
   static const uint64_t size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -195,15 +198,33 @@ void Recorder::commit(uint64_t bytes) {
 
 std::byte* Recorder::reserve(uint64_t bytes) {
   if (!status_.ok()) return nullptr;
-  if (position_ + bytes > window_end_ && !grow(bytes)) return nullptr;
+  if (position_ + bytes > ready_end_) {
+    if (position_ + bytes > window_end_ && !grow(bytes)) return nullptr;
+    if (!populate(bytes)) return nullptr;
+  }
   return window_ + (position_ - window_begin_);
+}
+
+// One call for many pages costs half of a fault for each, and reports what a fault would turn into
+// SIGBUS: a file system that promised room it does not have.
+bool Recorder::populate(uint64_t bytes) {
+  const uint64_t begin = std::max(ready_end_, window_begin_);
+  const uint64_t end = std::min(window_end_, round_up(position_ + bytes, page_size()) + kPopulateBytes);
+  const bool failed = madvise(window_ + (begin - window_begin_), end - begin, kPopulateWrite) != 0;
+  if (failed && errno != EINVAL && errno != EINTR && errno != EAGAIN) {  // EINVAL: a kernel before 5.14
+    stop(ErrorCode::kSystem, std::strerror(errno));
+    return false;
+  }
+  ready_end_ = end;
+  return true;
 }
 
 bool Recorder::grow(uint64_t bytes) {
   const uint64_t begin = position_ / page_size() * page_size();
   const uint64_t needed = round_up(position_ + bytes, page_size());
   const uint64_t most = limits_.max_bytes / page_size() * page_size();
-  const uint64_t end = std::max(needed, std::min(begin + limits_.grow_bytes, most));
+  const uint64_t step = std::clamp(begin, limits_.grow_bytes, std::max(limits_.grow_bytes, kLargestStep));
+  const uint64_t end = std::max(needed, std::min(begin + step, most));
   if (position_ + bytes > limits_.max_bytes) {
     stop(ErrorCode::kOutOfMemory, fmt::format("it reached its limit of {} bytes", limits_.max_bytes));
     return false;
@@ -218,6 +239,7 @@ bool Recorder::grow(uint64_t bytes) {
   window_ = static_cast<std::byte*>(window);
   window_begin_ = begin;
   window_end_ = end;
+  ready_end_ = begin;
   return true;
 }
 

@@ -32,7 +32,7 @@ struct RecorderIdentity {
 };
 
 struct RecorderLimits {
-  uint64_t grow_bytes = uint64_t{4} << 20;  // a multiple of the page size
+  uint64_t grow_bytes = uint64_t{1} << 20;  // first step; later ones double the file, up to 32 MiB
   uint64_t max_bytes = uint64_t{4} << 30;   // of one rank's file; then recording stops with a warning
 };
 
@@ -62,6 +62,7 @@ class Recorder {
   Status start(const RecorderIdentity& identity);
   std::byte* reserve(uint64_t bytes);  // room for one entry, or null once recording has stopped
   bool grow(uint64_t bytes);
+  bool populate(uint64_t bytes);
   bool allocate(uint64_t end);         // file length at least `end`, with its blocks
   void commit(uint64_t bytes);
   void stop(ErrorCode code, std::string reason);
@@ -76,6 +77,7 @@ class Recorder {
   std::byte* window_ = nullptr;  // mapping of [window_begin_, window_end_) of the file
   uint64_t window_begin_ = 0;
   uint64_t window_end_ = 0;
+  uint64_t ready_end_ = 0;       // pages up to here are there
   uint64_t position_ = 0;        // file offset of the next entry
   Status status_;
 };
