@@ -29,20 +29,23 @@ enum class Layout : uint8_t {
   kNone,
 };
 
-// A rank, computed where the plan runs: (base + offset + step_factor * step) mod n, or me xor 2^step.
+// A rank, computed where the plan runs: (base + offset + step_factor * step) mod n. With xor_step the
+// partner in a tree or in doubling: o + (((me - o) mod n) xor 2^step), where o is the root if that is
+// the base, else 0; a statement that names it is skipped where there is no such rank.
 struct RankTerm {
   enum class Base : uint8_t { kZero, kMe, kRoot, kEach };
   Base base = Base::kMe;
   int offset = 0;
   int step_factor = 0;     // `step`: the variable of the enclosing Loop over steps
-  bool xor_step = false;   // me xor 2^step; the statement is skipped where that is no rank
+  bool xor_step = false;
   bool operator==(const RankTerm&) const = default;
 };
 inline constexpr RankTerm kMyself{RankTerm::Base::kMe};
 inline constexpr RankTerm kTheRoot{RankTerm::Base::kRoot};
 inline constexpr RankTerm kEachRank{RankTerm::Base::kEach};
 
-// Some bytes: of whose memory, of which space, which block (or all of them as one extent).
+// Some bytes: of whose memory, of which space, which block (or all of them as one extent). A block of
+// scratch is as long as that block of the caller's spaces.
 struct Ref {
   Space space = Space::kInput;
   RankTerm owner = kMyself;
@@ -76,20 +79,21 @@ struct Statement {
   Action action = Action::kCopy;
   Guard guard = Guard::kEveryone;
   Each each = Each::kNone;
-  int lag = 0;  // in a Loop over chunks: works on chunk (iteration - lag); skipped where there is none
+  int lag = 0;  // in a Loop: works on (or waits for) iteration - lag; skipped where there is none
   std::vector<Ref> destinations;  // kReduce: an owner of kEachRank stands for all ranks (each = kNone)
   std::vector<Ref> sources;       // kReduce: an owner of kEachRank stands for ranks 0, 1, ... n-1 in order
   RankTerm peer = kEachRank;
   int signal = 0;
-  // Of kSend and kReceive in trees and doubling: skipped unless this holds for (me - root) mod n and step.
-  enum class Only : uint8_t { kAlways, kTreeSend, kTreeReceive } only = Only::kAlways;
+  // In a Loop over the steps of a binomial tree, for v = (me - o) mod n (o as in RankTerm, from `peer`):
+  // kChild where v mod 2^(step+1) = 2^step, kParent where it is 0 and v + 2^step is a rank.
+  enum class Only : uint8_t { kAlways, kChild, kParent } only = Only::kAlways;
 };
 
 struct Loop {
   enum class Over : uint8_t {
     kOnce,
-    kChunks,    // pieces of the longest extent that the body touches
-    kSteps,     // step = first .. last
+    kChunks,    // pieces of the longest extent that the body touches on any rank
+    kSteps,     // step = 0, 1, ...
   };
   Over over = Over::kOnce;
   // Of kSteps: n-1 steps of a ring, or ceil(log2 n) of a tree; `descending` runs them backwards.
@@ -98,12 +102,16 @@ struct Loop {
   std::vector<Statement> body;
 };
 
-// A part of scratch: `blocks` pieces of one chunk each, times `depth` for chunks in flight.
-// In an eager plan a piece holds a whole block instead, and depth is 1.
+// A part of scratch.
 struct ScratchRegion {
+  enum class Piece : uint8_t {
+    kChunk,   // a piece holds `depth` chunks in flight: chunk c lies at c mod depth
+    kExtent,  // a piece holds all of what is named: a block, or everything
+  };
   std::string name;
-  bool per_rank = false;  // n pieces (one per block), else one
-  int depth = 2;
+  Piece piece = Piece::kChunk;
+  bool per_rank = false;  // n pieces, one per block; of kExtent they lie as the caller's blocks do
+  int depth = 2;          // of kChunk
 };
 
 struct Plan {
@@ -116,9 +124,12 @@ struct Plan {
   // Eager: scratch is the call's small slot in a ring of slots, written before arrival, so the only
   // synchronisation is the arrival. Otherwise scratch is written only after all ranks have arrived.
   bool eager = false;
-  bool reads_peer_input = false;    // needs every rank's input in memory that its peers see
-  bool writes_peer_output = false;  // needs every rank's output there
-  bool rank_ordered = true;         // reductions run in the order of ranks
+  bool reads_peer_input = false;       // needs every rank's input in memory that its peers see
+  bool reads_only_root_input = false;  // of the former: only the root's
+  bool writes_peer_output = false;     // needs every rank's output there
+  // Every result is one reduction of n inputs in the order of ranks. Otherwise partial results are
+  // reduced further, so an average has to be divided at the end.
+  bool rank_ordered = true;
 };
 
 }  // namespace collective_ops

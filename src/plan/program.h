@@ -38,12 +38,12 @@ struct Operand {
 
 struct Instruction {
   enum class Kind : uint8_t {
-    kCopy,       // operands[first] <- operands[first + 1]
+    kCopy,       // operands[first] <- operands[first + 1]; nothing to do where they are the same memory
     kReduce,     // `destinations` operands, then `sources` operands
     kArrive,
     kAwait,      // peer
     kSignal,     // counter <- step + iteration * step_stride
-    kWait,       // until peer's counter >= step + (iteration - lag) * step_stride
+    kWait,       // until peer's counter >= step + (iteration - lag) * step_stride; skipped if iteration < lag
     kSend,       // operands[first] to peer
     kReceive,    // operands[first] from peer
     kLoop,       // `trips` iterations of the instructions up to the matching kEndLoop
@@ -69,10 +69,19 @@ struct Program {
   size_t scratch_bytes = 0;  // of each rank
   bool eager = false;
   bool reads_peer_input = false;
+  bool reads_only_root_input = false;
   bool writes_peer_output = false;
+  bool rank_ordered = true;  // false: sources of kReduce may be partial results
 };
 
-// Binds a plan. Errors: kInvalidArgument (root or counts outside the group, chunk_bytes 0).
+// Eager calls write into slot (number of earlier eager calls) mod kEagerDepth. A rank may be ahead of its
+// peers (the root of a broadcast waits for nobody), so before the first instruction of an eager program the
+// executor waits until every peer has arrived at a call later than the one that last used the slot.
+inline constexpr int kEagerDepth = 4;
+
+// Binds a plan. All operands of an instruction have the same length; instructions on no bytes are left out.
+// Errors: kInvalidArgument (rank, root or counts outside the group, element or chunk size that cannot be
+// used, sizes that overflow), kInternal (the plan is malformed).
 Result<Program> lower(const Plan& plan, const Binding& binding);
 
 }  // namespace collective_ops

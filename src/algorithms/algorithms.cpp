@@ -1,0 +1,49 @@
+#include "algorithms/algorithms.h"
+
+#include <array>
+#include <vector>
+
+namespace collective_ops {
+namespace {
+
+constexpr std::array kAlgorithms = {
+    Algorithm{"arrival", Collective::kBarrier, barrier_arrival},
+    Algorithm{"one_shot", Collective::kAllReduce, all_reduce_one_shot},
+    Algorithm{"direct", Collective::kAllReduce, all_reduce_direct},
+    Algorithm{"two_shot", Collective::kAllReduce, all_reduce_two_shot},
+    Algorithm{"ring", Collective::kAllReduce, all_reduce_ring},
+    Algorithm{"tree", Collective::kAllReduce, all_reduce_tree},
+    Algorithm{"one_shot", Collective::kBroadcast, broadcast_one_shot},
+    Algorithm{"direct", Collective::kBroadcast, broadcast_direct},
+    Algorithm{"staged", Collective::kBroadcast, broadcast_staged},
+    Algorithm{"tree", Collective::kBroadcast, broadcast_tree},
+    Algorithm{"one_shot", Collective::kAllGather, all_gather_one_shot},
+    Algorithm{"direct", Collective::kAllGather, all_gather_direct},
+    Algorithm{"staged", Collective::kAllGather, all_gather_staged},
+    Algorithm{"ring", Collective::kAllGather, all_gather_ring},
+    Algorithm{"one_shot", Collective::kReduceScatter, reduce_scatter_one_shot},
+    Algorithm{"direct", Collective::kReduceScatter, reduce_scatter_direct},
+    Algorithm{"staged", Collective::kReduceScatter, reduce_scatter_staged},
+    Algorithm{"ring", Collective::kReduceScatter, reduce_scatter_ring},
+};
+
+std::vector<Plan> make_plans() {
+  std::vector<Plan> plans;
+  for (const Algorithm& algorithm : kAlgorithms) plans.push_back(algorithm.make());
+  return plans;
+}
+
+}  // namespace
+
+std::span<const Algorithm> algorithms() { return kAlgorithms; }
+
+const Plan* find_plan(Collective collective, std::string_view name) {
+  // Never destroyed: a thread may still run a plan while the process exits.
+  static const std::vector<Plan>& plans = *new std::vector<Plan>(make_plans());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (kAlgorithms[i].collective == collective && kAlgorithms[i].name == name) return &plans[i];
+  }
+  return nullptr;
+}
+
+}  // namespace collective_ops

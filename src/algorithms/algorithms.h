@@ -1,0 +1,42 @@
+// The registry of algorithms. docs/algorithms.md describes each: bytes, synchronisations, when it is taken.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace collective_ops {
+
+struct Algorithm {
+  std::string_view name;
+  Collective collective;
+  Plan (*make)();
+};
+
+// All of them; those of one collective stand together.
+std::span<const Algorithm> algorithms();
+
+// A plan that lives as long as the process, built at first use. nullptr: there is no such algorithm.
+const Plan* find_plan(Collective collective, std::string_view name);
+
+Plan barrier_arrival();
+Plan all_reduce_one_shot();
+Plan all_reduce_direct();
+Plan all_reduce_two_shot();
+Plan all_reduce_ring();
+Plan all_reduce_tree();
+Plan broadcast_one_shot();
+Plan broadcast_direct();
+Plan broadcast_staged();
+Plan broadcast_tree();
+Plan all_gather_one_shot();
+Plan all_gather_direct();
+Plan all_gather_staged();
+Plan all_gather_ring();
+Plan reduce_scatter_one_shot();
+Plan reduce_scatter_direct();
+Plan reduce_scatter_staged();
+Plan reduce_scatter_ring();
+
+}  // namespace collective_ops
