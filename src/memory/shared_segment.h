@@ -37,8 +37,9 @@ class SharedSegment {
   // limits, so that memory that is not there is kOutOfMemory here and no signal later. Contents stay.
   Status populate(size_t offset, size_t bytes);
 
-  // Gives all pages back to the system at once, also those that peers have mapped. Contents are lost.
-  void discard();
+  // Gives the pages inside [offset, offset + bytes) back to the system at once, also where peers have
+  // them mapped. Contents are lost. Needs the descriptor.
+  void discard(size_t offset, size_t bytes);
 
  private:
   SharedSegment(Descriptor fd, std::byte* data, size_t size) : fd_(std::move(fd)), data_(data), size_(size) {}
