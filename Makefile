@@ -52,8 +52,8 @@ test-asan test-tsan: test-%: setup  ## run the native tests under address and un
 	@cmake --build --preset $* -j $(JOBS)
 	@$(CTEST) --test-dir build/$* $(CTEST_ARGS)
 
-bench: build  ## run the benchmarks beside their peers
-	@scripts/bench
+bench: build  ## run the benchmarks beside their peers (BENCH=allreduce: only those)
+	@scripts/bench $(BENCH)
 
 format:  ## format C++ with clang-format, Python with ruff
 	@scripts/setup --check
