@@ -1,0 +1,77 @@
+"""The command `collective-ops`. A subcommand is one row of the table: its name, its line of help, a
+function that adds its arguments, and one that runs it and returns the exit code. Imports stay inside."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _trace_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    merge = actions.add_parser("merge", help="make comm_trace.json from the raw files that killed ranks left")
+    merge.add_argument(
+        "directory", nargs="?", type=Path, default=Path(), help="where they lie (default: here)"
+    )
+    merge.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="default: comm_trace.json in that directory"
+    )
+    merge.add_argument("--keep", action="store_true", help="leave the raw files where they are")
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from collective_ops import trace
+
+    output = options.output or options.directory / "comm_trace.json"
+    trace.merge(options.directory, output, keep=options.keep)
+    print(output)
+    return 0
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import launch
+
+    launch.add_arguments(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from collective_ops import launch
+
+    return launch.run(options)
+
+
+_COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
+    ("run", "start the ranks of a training program on this host", _run_arguments, _run),
+    ("trace", "work with recorded traces", _trace_arguments, _trace),
+)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="collective-ops",
+        description="Collective communication for multi-process training.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    for name, text, add_arguments, run in _COMMANDS:
+        command = commands.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        add_arguments(command)
+        command.set_defaults(execute=run)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        return options.execute(options)
+    except (OSError, ValueError) as error:
+        print(f"collective-ops {options.name}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

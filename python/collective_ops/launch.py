@@ -1,0 +1,475 @@
+"""`collective-ops run`: starts the ranks of one host, on torch.distributed.run's elastic agent.
+
+The agent starts and ends the processes and sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+This module adds what its users ask for: msrun's spellings, DEVICE_IDS, one log per rank, and, where a rank
+fails, that rank's error alone. In each rank's process `_start_rank.py` runs first; `_watch.py` follows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collective_ops._watch import LiveOutput, RankState, RankWatcher, first_failure, last_lines
+
+EXAMPLES = """\
+examples:
+  collective-ops run --nproc_per_node 8 train.py --epochs 3
+      eight ranks; "python train.py" does the same. Rank 0's output is shown, all output is in
+      runs/JOB/rank_K.log
+  DEVICE_IDS=4,5,6,7 collective-ops run train.py
+      four ranks, with DEVICE_ID 4, 5, 6 and 7
+  collective-ops run --nproc_per_node 8 --dry-run train.py
+      shows the environment and the command of each rank, and starts nothing
+  msrun --worker_num=8 --local_worker_num=8 --log_dir=out --join=True python train.py
+      is, word for word after "collective-ops run", understood as well
+
+Where a rank fails, its error is printed alone, the others are stopped, and the exit code is that rank's
+(128 + the signal's number where a signal ended it). No port is fixed: launches side by side do not meet.
+"""
+
+
+@dataclass
+class LaunchPlan:
+    """Everything that is decided before a process starts."""
+
+    command: list[str]
+    device_ids: list[int]  # one per rank
+    job_id: str
+    log_dir: Path
+    shown: list[int]  # ranks whose output is shown while they run
+    environment: dict[str, str] = field(default_factory=dict)  # added to what the launcher itself has
+    master_addr: str | None = None
+    master_port: int | None = None
+    start_timeout: int = 600
+    kill_after: float = 5.0  # seconds between SIGTERM and SIGKILL
+    json_file: Path | None = None
+
+    @property
+    def world_size(self) -> int:
+        return len(self.device_ids)
+
+    def log(self, rank: int) -> Path:
+        return self.log_dir / f"rank_{rank}.log"
+
+
+class Stopped(Exception):
+    """A signal came; `sigval` as in the exception of PyTorch's agent."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.sigval = number
+
+
+def _stop(number: int, _frame: object) -> None:
+    raise Stopped(number)
+
+
+class UsageError(Exception):
+    """The command line or DEVICE_IDS cannot be used; the text says why and what to write."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    count = parser.add_argument_group("how many ranks (default: as many as DEVICE_IDS names)")
+    count.add_argument("--nproc_per_node", "--nproc-per-node", type=_positive, metavar="N")
+    count.add_argument("--worker_num", type=_positive, metavar="N", help="msrun: ranks in all")
+    count.add_argument("--local_worker_num", type=_positive, metavar="N", help="msrun: ranks on this host")
+    where = parser.add_argument_group("where they meet (default: on a free port of this host)")
+    where.add_argument("--master_addr", "--master-addr", metavar="HOST", help="exported as MASTER_ADDR")
+    where.add_argument(
+        "--master_port", "--master-port", type=_positive, metavar="PORT", help="instead of a free one"
+    )
+    where.add_argument(
+        "--cluster_time_out",
+        type=_positive,
+        metavar="SECONDS",
+        help="how long ranks wait for each other at the start (HCCL_CONNECT_TIMEOUT)",
+    )
+    where.add_argument(
+        "--node_rank", "--node-rank", type=int, default=0, metavar="N", help="0: there is one host"
+    )
+    where.add_argument("--nnodes", default="1", help="1: there is one host")
+    where.add_argument(
+        "--standalone", action="store_true", help="torchrun's word for what is the default here"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--log_dir", "--log-dir", type=Path, metavar="DIR", help="default: runs/JOB")
+    output.add_argument(
+        "--show",
+        "--tail_worker_log",
+        metavar="RANKS",
+        default="0",
+        help="ranks to show while they run: all, none, or a list such as 0,3 (default 0)",
+    )
+    output.add_argument(
+        "--join",
+        type=_boolean,
+        default=True,
+        metavar="True",
+        help="msrun: wait for the ranks; always done here",
+    )
+    output.add_argument(
+        "--json", type=Path, metavar="FILE", help="write a summary: exit code of each rank, logs"
+    )
+    output.add_argument(
+        "--dry-run", action="store_true", help="show environment and command of each rank, start none"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="[python] train.py ARGS",
+        help="what each rank runs; a name that ends in .py, and `python`, run with this Python",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns the exit code of the launch."""
+    try:
+        plan = make_plan(options, os.environ)
+        if options.dry_run:
+            print(describe(plan))
+            return 0
+        return launch(plan)
+    except UsageError as error:
+        print(f"collective-ops run: {error}", file=sys.stderr)
+        return 2
+
+
+def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]) -> LaunchPlan:
+    devices = _device_ids(environ.get("DEVICE_IDS", ""))
+    world_size = _world_size(options, devices)
+    job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    plan = LaunchPlan(
+        command=_command(options.command),
+        device_ids=devices[:world_size] if devices else list(range(world_size)),
+        job_id=job_id,
+        log_dir=(options.log_dir or _default_log_dir() / job_id).absolute(),
+        shown=_shown(options.show, world_size),
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        json_file=options.json,
+    )
+    plan.environment = {"COLLECTIVE_OPS_JOB_ID": job_id}
+    if "OMP_NUM_THREADS" not in environ:
+        cores = len(os.sched_getaffinity(0))
+        plan.environment["OMP_NUM_THREADS"] = str(max(1, cores // world_size))
+    if "PYTHONUNBUFFERED" not in environ:
+        plan.environment["PYTHONUNBUFFERED"] = "1"  # else a log is empty until its rank ends
+    if options.cluster_time_out:
+        plan.start_timeout = options.cluster_time_out
+        if "HCCL_CONNECT_TIMEOUT" not in environ:
+            plan.environment["HCCL_CONNECT_TIMEOUT"] = str(min(7200, options.cluster_time_out))
+    if len(plan.shown) == 1 and sys.stdout.isatty():
+        plan.environment["COLLECTIVE_OPS_TERMINAL"] = "1"
+    return plan
+
+
+def describe(plan: LaunchPlan) -> str:
+    lines = [f"{plan.world_size} ranks, logs in {_short(plan.log_dir)}/rank_K.log"]
+    for rank, device_id in enumerate(plan.device_ids):
+        variables = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": plan.world_size,
+            "DEVICE_ID": device_id,
+            "MASTER_ADDR": plan.master_addr or "localhost",
+            "MASTER_PORT": plan.master_port or "<free port>",
+        } | plan.environment
+        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        lines.append(f"rank {rank}: {words} {shlex.join(plan.command)}")
+    return "\n".join(lines)
+
+
+def launch(plan: LaunchPlan) -> int:
+    try:
+        plan.log_dir.mkdir(parents=True, exist_ok=True)
+        for old in plan.log_dir.glob("rank_*.log"):
+            old.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write logs to {plan.log_dir}: {error.strerror}; give another --log_dir"
+        ) from error
+    began = time.monotonic()
+    state_directory = Path(tempfile.mkdtemp(prefix="collective-ops-"))
+    try:
+        ranks, signal_number, problem = _run_ranks(plan, state_directory)
+    finally:
+        shutil.rmtree(state_directory, ignore_errors=True)
+    exit_code = _report(plan, ranks, signal_number, problem)
+    _merge_trace(plan)
+    if plan.json_file is not None:
+        _write_summary(plan, ranks, exit_code, time.monotonic() - began)
+    return exit_code
+
+
+def _run_ranks(plan: LaunchPlan, state_directory: Path) -> tuple[dict[int, RankState], int, str]:
+    """Runs all ranks to their end. Returns their states, the signal that stopped the launch (0: none), and
+    what kept it from starting (""). No process is left where ranks failed or a signal came."""
+    (state_directory / "start.json").write_text(
+        json.dumps(
+            {
+                "command": plan.command,
+                "device_ids": plan.device_ids,
+                "launcher_pid": os.getpid(),
+                "log": str(plan.log_dir).replace("{", "{{").replace("}", "}}") + "/rank_{rank}.log",
+            }
+        )
+    )
+    watcher = RankWatcher(state_directory, plan.kill_after)
+    live = LiveOutput({rank: plan.log(rank) for rank in plan.shown}, watcher.failed)
+    watcher.start()
+    live.start()
+    exit_codes: dict[int, int] = {}
+    signal_number, problem, clean = 0, "", False
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)  # until the agent, which does the same, is up
+    try:
+        exit_codes = _run_agent(plan, state_directory)
+        clean = not exit_codes
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the agent raises, no rank may be left behind
+        signal_number = int(getattr(error, "sigval", 0))
+        problem = "" if signal_number else f"{type(error).__name__}: {error}"
+    finally:
+        with _signals_ignored():
+            if not clean:
+                watcher.kill()
+            watcher.stop()
+            live.stop(drop_held=not clean)
+    for rank, state in watcher.ranks.items():
+        if state.exit_code is None:
+            state.exit_code = exit_codes.get(rank, 0 if clean else None)
+    for rank, code in exit_codes.items():
+        watcher.ranks.setdefault(rank, RankState(pid=0)).exit_code = code
+    return watcher.ranks, signal_number, problem
+
+
+def _run_agent(plan: LaunchPlan, state_directory: Path) -> dict[int, int]:
+    """Returns the exit codes of failed ranks. Raises what the agent raises, a signal among it."""
+    try:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    except ImportError as error:
+        raise UsageError(
+            f"PyTorch's launcher is needed and cannot be imported ({error}). Install it, or start the "
+            "ranks by a shell loop that sets RANK, WORLD_SIZE and DEVICE_ID."
+        ) from error
+    os.environ.update(plan.environment)
+    static = plan.master_port is not None
+    address = plan.master_addr or "localhost"
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=plan.world_size,
+        run_id=plan.job_id,
+        rdzv_backend="static" if static else "c10d",
+        rdzv_endpoint=f"{address}:{plan.master_port}" if static else "localhost:0",
+        rdzv_configs={"rank": 0, "timeout": plan.start_timeout}
+        if static
+        else {"timeout": plan.start_timeout},
+        local_addr=address,
+        max_restarts=0,
+        monitor_interval=0.2,
+        shutdown_timeout=3,
+        logs_specs=DefaultLogsSpecs(log_dir=str(state_directory)),
+    )
+    start = Path(__file__).with_name("_start_rank.py")
+    logging.disable(logging.CRITICAL)  # the agent's own account of a failure; ours follows
+    try:
+        elastic_launch(config, sys.executable)("-I", "-S", str(start), str(state_directory))
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+    finally:
+        logging.disable(logging.NOTSET)
+    return {}
+
+
+def _report(plan: LaunchPlan, ranks: dict[int, RankState], signal_number: int, problem: str) -> int:
+    """Prints what went wrong, if anything did, and returns the exit code of the launch."""
+    logs = f"logs of all ranks: {_short(plan.log_dir)}"
+    if signal_number:
+        name = signal.Signals(signal_number).name
+        print(f"\ncollective-ops run: stopped by {name}; no rank is left; {logs}", file=sys.stderr)
+        return 128 + signal_number
+    failed = first_failure(ranks, {rank: plan.log(rank) for rank in range(plan.world_size)})
+    if failed is None:
+        if problem:
+            print(f"collective-ops run: the ranks could not be started: {problem}", file=sys.stderr)
+            return 1
+        return 0
+    code = ranks[failed].exit_code
+    tail = last_lines(plan.log(failed)).decode(errors="replace")
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    heading = f"rank {failed} of {plan.world_size} {how}"
+    print(
+        f"collective-ops run: {heading}" + ("; the last it printed:" if tail else "; it printed nothing"),
+        file=sys.stderr,
+    )
+    if tail:
+        print(tail, file=sys.stderr)
+    early = [
+        rank
+        for rank, state in ranks.items()
+        if state.exit_code == 0 and (state.ended or 0) < (ranks[failed].ended or 0)
+    ]
+    if early:
+        print(
+            f"before that, rank {', '.join(map(str, sorted(early)))} had ended without an error",
+            file=sys.stderr,
+        )
+    print(f"collective-ops run: the other ranks were stopped; {logs}", file=sys.stderr)
+    return 128 - code if code < 0 else code
+
+
+def _merge_trace(plan: LaunchPlan) -> None:
+    """The last rank out merges the trace; where ranks were killed, none did, and it is done here."""
+    if os.environ.get("COLLECTIVE_OPS_TRACE", "0") in ("", "0", "false", "off"):
+        return
+    try:
+        from collective_ops import trace
+
+        merged = trace.merge_job(plan.job_id)
+    except (ImportError, AttributeError):
+        return
+    except (OSError, ValueError) as error:
+        print(f"collective-ops run: the trace was not merged: {error}", file=sys.stderr)
+        return
+    if merged is not None:
+        print(
+            f"collective-ops run: trace of the ranks that ended early merged into {merged}", file=sys.stderr
+        )
+
+
+def _write_summary(plan: LaunchPlan, ranks: dict[int, RankState], exit_code: int, seconds: float) -> None:
+    failed = first_failure(ranks, {rank: plan.log(rank) for rank in range(plan.world_size)})
+    summary = {
+        "job_id": plan.job_id,
+        "world_size": plan.world_size,
+        "exit_code": exit_code,
+        "seconds": round(seconds, 3),
+        "first_failing_rank": failed,
+        "ranks": [
+            {
+                "rank": rank,
+                "device_id": plan.device_ids[rank],
+                "exit_code": state.exit_code,
+                "log": str(plan.log(rank)),
+            }
+            for rank, state in sorted(ranks.items())
+        ],
+    }
+    plan.json_file.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text}: True or False")
+    return text.lower() in ("true", "1")
+
+
+def _device_ids(text: str) -> list[int]:
+    items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
+    if not all(re.fullmatch(r"[0-9]+", item) for item in items):
+        raise UsageError(f'DEVICE_IDS="{text}": expected numbers with commas between, such as 0,1,2,3')
+    devices = [int(item) for item in items]
+    if len(set(devices)) != len(devices):
+        raise UsageError(f'DEVICE_IDS="{text}" names a device twice')
+    return devices
+
+
+def _world_size(options: argparse.Namespace, devices: list[int]) -> int:
+    if options.nnodes != "1" or options.node_rank != 0:
+        raise UsageError(
+            "ranks of one host are started; --nnodes above 1 and --node_rank above 0 are not supported"
+        )
+    given = {
+        f"--{name} {getattr(options, name)}": getattr(options, name)
+        for name in ("nproc_per_node", "local_worker_num", "worker_num")
+        if getattr(options, name)
+    }
+    if len(set(given.values())) > 1:
+        raise UsageError(
+            f"{' and '.join(given)} differ: all ranks run on this host, so the numbers are the same"
+        )
+    if not given and not devices:
+        raise UsageError("how many ranks? Give --nproc_per_node 8, or set DEVICE_IDS=0,1,2,3,4,5,6,7")
+    world_size = next(iter(given.values())) if given else len(devices)
+    if devices and world_size > len(devices):
+        raise UsageError(
+            f"{next(iter(given))}, but DEVICE_IDS names {len(devices)} devices; unset one of them"
+        )
+    return world_size
+
+
+def _command(words: list[str]) -> list[str]:
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words:
+        raise UsageError(
+            "what shall the ranks run? For example: collective-ops run --nproc_per_node 8 train.py"
+        )
+    if words[0] in ("python", "python3"):
+        return [sys.executable, *words[1:]]
+    if words[0].endswith(".py"):
+        if not Path(words[0]).is_file():
+            raise UsageError(f"there is no file {words[0]}")
+        return [sys.executable, *words]
+    return words
+
+
+def _shown(text: str, world_size: int) -> list[int]:
+    if text in ("all", "-1"):
+        return list(range(world_size))
+    if text == "none":
+        return []
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UsageError(f"--show {text}: expected all, none, or ranks such as 0,3")
+    ranks = sorted({int(item) for item in text.split(",")})
+    if ranks[-1] >= world_size:
+        raise UsageError(f"--show {text}: the last rank is {world_size - 1}")
+    return ranks
+
+
+def _default_log_dir() -> Path:
+    return Path("runs") if os.access(".", os.W_OK) else Path(tempfile.gettempdir()) / "collective-ops-runs"
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+@contextlib.contextmanager
+def _signals_ignored():
+    """While the last processes are ended, another Ctrl-C must not leave some of them behind."""
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in handled]
+    try:
+        yield
+    finally:
+        for number, handler in zip(handled, before, strict=True):
+            signal.signal(number, handler)
