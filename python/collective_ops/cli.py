@@ -18,16 +18,16 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
     merge.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: comm_trace.json in that directory"
     )
+    merge.add_argument("--job", default="", metavar="ID", help="default: the job that started last")
     merge.add_argument("--keep", action="store_true", help="leave the raw files where they are")
 
 
 def _trace(options: argparse.Namespace) -> int:
     from collective_ops import trace
 
-    output = options.output or options.directory / "comm_trace.json"
-    trace.merge(options.directory, output, keep=options.keep)
-    print(output)
-    return 0
+    summary = trace.merge(options.directory, options.output, job=options.job, keep=options.keep)
+    print(summary.text.rstrip())
+    return 0 if summary.complete else 1
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         return options.execute(options)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"collective-ops {options.name}: {error}", file=sys.stderr)
         return 1
 

@@ -346,9 +346,7 @@ def _merge_trace(plan: LaunchPlan) -> None:
         from collective_ops import trace
 
         merged = trace.merge_job(plan.job_id)
-    except (ImportError, AttributeError):
-        return
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"collective-ops run: the trace was not merged: {error}", file=sys.stderr)
         return
     if merged is not None:
