@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -39,10 +38,16 @@ struct ConnectOptions {
   std::optional<std::chrono::milliseconds> exec_timeout;     // default HCCL_EXEC_TIMEOUT
 };
 
-// What one call may override.
-struct CallOptions {
-  std::optional<std::chrono::milliseconds> timeout;  // zero: wait for ever
-  double factor = 1.0;                               // of ReduceOp::kPreMulSum; may differ between ranks
+// One call. Which fields count depends on the collective; counts are in elements.
+struct Call {
+  Collective collective = Collective::kBarrier;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;  // of the vector; of all_gather and reduce_scatter: of one rank's part
+  DataType type = DataType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  std::optional<std::chrono::milliseconds> timeout;  // zero: wait for ever; default exec_timeout
 };
 
 // Memory that the ranks of this host share; freed with the last reference.
@@ -53,7 +58,7 @@ class SharedBuffer {
   virtual size_t size() const = 0;  // bytes, as asked for
 };
 
-// An asynchronous call. Dropping it does not cancel the call.
+// An asynchronous call. Dropping it does not cancel the call; its buffers must live until it is done.
 class Work {
  public:
   virtual ~Work() = default;
@@ -66,11 +71,11 @@ class Work {
 // What a rank has done since it connected, for reports and tests.
 struct Counters {
   uint64_t calls = 0;
-  uint64_t bytes = 0;          // payload of this rank's calls
-  uint64_t inline_calls = 0;   // by data path
+  uint64_t bytes = 0;  // payload of this rank's calls
+  uint64_t inline_calls = 0;
   uint64_t staged_calls = 0;
   uint64_t direct_calls = 0;
-  uint64_t copied_bytes = 0;   // bytes this rank copied into or out of staging memory
+  uint64_t copied_bytes = 0;  // by this rank, into or out of staging memory
 };
 
 class Communicator {
@@ -78,24 +83,46 @@ class Communicator {
   // Joins the ranks of this host that share a job. Blocks until all are there.
   static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
   // One communicator per rank, for threads of this process.
-  static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(int world_size);
+  static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(int world_size,
+                                                                               const ConnectOptions& options = {});
+  // Shared memory of this process, for buffers of any communicator.
+  static Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes);
 
-  virtual ~Communicator() = default;
+  // Finishes what was started, then leaves the group: peers that still wait for this rank get kPeerLost.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
-  virtual int rank() const = 0;
-  virtual int world_size() const = 0;
+  int rank() const;
+  int world_size() const;
 
-  virtual Status all_reduce(const void* send, void* recv, size_t count, DataType type, ReduceOp op,
-                            const CallOptions& options = {}) = 0;
+  // Blocking calls, in the caller's thread. Several threads may call; calls run one at a time.
+  Status all_reduce(const void* send, void* recv, size_t count, DataType type, ReduceOp op) {
+    return run({Collective::kAllReduce, send, recv, count, type, op});
+  }
   // recv holds world_size * count elements, rank by rank.
-  virtual Status all_gather(const void* send, void* recv, size_t count, DataType type,
-                            const CallOptions& options = {}) = 0;
+  Status all_gather(const void* send, void* recv, size_t count, DataType type) {
+    return run({Collective::kAllGather, send, recv, count, type});
+  }
   // send holds world_size * count elements; rank r receives the reduction of the r-th part.
-  virtual Status reduce_scatter(const void* send, void* recv, size_t count, DataType type, ReduceOp op,
-                                const CallOptions& options = {}) = 0;
-  virtual Status broadcast(void* buffer, size_t count, DataType type, int root,
-                           const CallOptions& options = {}) = 0;
-  virtual Status barrier(const CallOptions& options = {}) = 0;
+  Status reduce_scatter(const void* send, void* recv, size_t count, DataType type, ReduceOp op) {
+    return run({Collective::kReduceScatter, send, recv, count, type, op});
+  }
+  Status broadcast(void* buffer, size_t count, DataType type, int root) {
+    return run({Collective::kBroadcast, buffer, buffer, count, type, ReduceOp::kSum, root});
+  }
+  Status barrier() { return run({Collective::kBarrier}); }
+
+  Status run(const Call& call);
+  // The same, without waiting; calls run in the order they were made, blocking ones included.
+  std::shared_ptr<Work> start(const Call& call);
+
+  Counters counters() const;
+
+ private:
+  struct Parts;
+  explicit Communicator(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace collective_ops

@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::array kVariables = {
     EnvironmentVariable{"COLLECTIVE_OPS_JOB_ID", "", "name of the job; needed where two jobs share one parent process"},
+    EnvironmentVariable{"TORCHELASTIC_RUN_ID", "", "set by torchrun; with the next three it names the job"},
+    EnvironmentVariable{"TORCHELASTIC_RESTART_COUNT", "0", "set by torchrun"},
+    EnvironmentVariable{"MASTER_ADDR", "", "set by torchrun"},
+    EnvironmentVariable{"MASTER_PORT", "", "set by torchrun"},
     EnvironmentVariable{"COLLECTIVE_OPS_TRACE", "0", "1: record every call and leave comm_trace.json"},
     EnvironmentVariable{"COLLECTIVE_OPS_TRACE_DIR", "", "where trace files go (default: the working directory)"},
     EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto", "auto, staged or direct: forces a data path, for tests"},

@@ -1,0 +1,22 @@
+#include "base/fork.h"
+
+#include <atomic>
+
+#include <pthread.h>
+
+namespace collective_ops {
+namespace {
+
+std::atomic<uint32_t> generation{0};
+
+const int registered =
+    pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+
+}  // namespace
+
+uint32_t fork_generation() {
+  (void)registered;
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,134 @@
+#include "communicator/call_queue.h"
+
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+
+namespace collective_ops {
+namespace {
+
+Status after_fork() {
+  return {ErrorCode::kNotInitialized,
+          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start workers "
+          "with spawn, or call init_hccl in the child with a rank of its own"};
+}
+
+}  // namespace
+
+class CallQueue::Item final : public Work {
+ public:
+  Item(std::shared_ptr<CallQueue> queue, const Call& call)
+      : queue_(std::move(queue)), call_(call), issued_ns_(monotonic_ns()) {}
+
+  bool done() const override { return done_.load(std::memory_order_acquire); }
+
+  Status wait(std::optional<std::chrono::milliseconds> timeout) override {
+    if (done()) return status_;
+    if (queue_->fork_generation_ != fork_generation()) return after_fork();
+    std::unique_lock lock(queue_->mutex_);
+    if (timeout) {
+      // A wait with a limit must not enter a call that may last longer: the queue's thread runs it.
+      const auto finished = [this] { return done(); };
+      if (queue_->changed_.wait_for(lock, *timeout, finished)) return status_;
+      return {ErrorCode::kTimeout, fmt::format("waited {} ms for an asynchronous {}; the call goes on",
+                                               timeout->count(), name_of(call_.collective))};
+    }
+    while (!done()) {
+      if (queue_->runnable()) {
+        queue_->run_front(lock);
+      } else {
+        queue_->changed_.wait(lock, [this] { return done() || queue_->runnable(); });
+      }
+    }
+    return status_;
+  }
+
+ private:
+  friend class CallQueue;
+  std::shared_ptr<CallQueue> queue_;
+  Call call_;
+  int64_t issued_ns_;
+  Status status_;
+  std::atomic<bool> done_{false};
+};
+
+CallQueue::CallQueue(std::unique_ptr<Group> group) : group_(std::move(group)), fork_generation_(fork_generation()) {}
+
+CallQueue::~CallQueue() { finish(); }
+
+Status CallQueue::run(const Call& call) {
+  if (fork_generation_ != fork_generation()) return after_fork();
+  uint32_t idle = 0;
+  if (!state_.compare_exchange_strong(idle, kRunning, std::memory_order_acquire)) return start(call)->wait();
+  const Status status = group_->run(call);
+  uint32_t running = kRunning;
+  if (!state_.compare_exchange_strong(running, 0, std::memory_order_release)) {
+    // Something was started meanwhile; hand over.
+    const std::lock_guard lock(mutex_);
+    state_.fetch_and(~kRunning, std::memory_order_release);
+    changed_.notify_all();
+  }
+  return status;
+}
+
+std::shared_ptr<Work> CallQueue::start(const Call& call) {
+  auto item = std::make_shared<Item>(shared_from_this(), call);
+  if (fork_generation_ != fork_generation()) {
+    item->status_ = after_fork();
+    item->done_.store(true, std::memory_order_release);
+    return item;
+  }
+  const std::lock_guard lock(mutex_);
+  items_.push_back(item);
+  state_.fetch_or(kPending, std::memory_order_relaxed);
+  if (!thread_.joinable()) {
+    // Signals belong to the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_all();
+  return item;
+}
+
+void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
+  uint32_t seen = state_.load(std::memory_order_relaxed);
+  if ((seen & kRunning) != 0 || !state_.compare_exchange_strong(seen, seen | kRunning, std::memory_order_acquire)) return;
+  const std::shared_ptr<Item> item = items_.front();
+  items_.pop_front();
+  lock.unlock();
+  item->status_ = group_->run(item->call_, item->issued_ns_);
+  lock.lock();
+  state_.store(items_.empty() ? 0 : kPending, std::memory_order_release);
+  item->done_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void CallQueue::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return runnable() || (stop_ && items_.empty()); });
+    if (items_.empty()) return;
+    run_front(lock);
+  }
+}
+
+void CallQueue::finish() {
+  if (fork_generation_ != fork_generation()) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,54 @@
+// Calls of one rank in the order they were made. A blocking call runs in its caller's thread; a started
+// one in the queue's thread, unless somebody waits for it first: then the waiter runs it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <collective_ops/communicator.h>
+
+#include "communicator/group.h"
+
+namespace collective_ops {
+
+class CallQueue : public std::enable_shared_from_this<CallQueue> {
+ public:
+  explicit CallQueue(std::unique_ptr<Group> group);
+  ~CallQueue();
+
+  Status run(const Call& call);
+  std::shared_ptr<Work> start(const Call& call);
+
+  // Runs what is left, and ends the thread. In a forked child it only lets go.
+  void finish();
+
+  Group& group() { return *group_; }
+
+ private:
+  class Item;
+  friend class Item;
+
+  void run_front(std::unique_lock<std::mutex>& lock);  // with lock held and nothing running
+  void serve();
+  bool runnable() const { return (state_.load(std::memory_order_relaxed) & kRunning) == 0 && !items_.empty(); }
+
+  // Bits of state_: a blocking call may begin without the lock only while both are clear.
+  static constexpr uint32_t kRunning = 1;
+  static constexpr uint32_t kPending = 2;
+
+  std::unique_ptr<Group> group_;
+  uint32_t fork_generation_;
+  std::atomic<uint32_t> state_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Item>> items_;
+  std::thread thread_;
+  bool stop_ = false;
+};
+
+}  // namespace collective_ops

@@ -1,0 +1,56 @@
+#include "communicator/call_trace.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace collective_ops {
+
+void CallTrace::start(std::shared_ptr<Recorder> recorder, int rank, uint32_t group) {
+  recorder_ = std::move(recorder);
+  rank_ = rank;
+  group_ = group;
+}
+
+void CallTrace::begin(int64_t issued_ns, shm::Waiter& waiter) {
+  begun_ns_ = monotonic_ns();
+  issued_ns_ = issued_ns > 0 ? issued_ns : begun_ns_;
+  waiter.record_waits(true);
+}
+
+void CallTrace::end(const TracedCall& traced, shm::Waiter& waiter) {
+  CallRecord record;
+  record.ended_ns = monotonic_ns();
+  record.issued_ns = issued_ns_;
+  record.begun_ns = begun_ns_;
+  record.sequence = traced.sequence;
+  record.group = group_;
+  record.root = traced.call.collective == Collective::kBroadcast ? traced.call.root : -1;
+  record.collective = traced.call.collective;
+  record.type = traced.call.type;
+  record.op = traced.call.op;
+  record.path = traced.path;
+  record.algorithm = traced.used != nullptr ? traced.used->algorithm : 0;
+  record.status = traced.status;
+  record.count = traced.call.count;
+  record.bytes = traced.prepared.payload_bytes;
+
+  peers_.clear();
+  const auto& waits = waiter.waited_ns();
+  for (size_t peer = 0; peer < waits.size(); ++peer) {
+    record.waited_ns += waits[peer];
+    PeerRecord entry;
+    entry.peer = peer;
+    entry.waited_ns = std::min<uint64_t>(static_cast<uint64_t>(waits[peer]), kMaxWaitNs);
+    if (traced.used != nullptr) {
+      entry.read_bytes = traced.used->read_bytes[peer];
+      entry.written_bytes = traced.used->written_bytes[peer];
+    }
+    if (entry.waited_ns != 0 || entry.read_bytes != 0 || entry.written_bytes != 0) peers_.push_back(entry);
+  }
+  // Between begin and end a rank waits or moves bytes; what little else it does counts as moving.
+  record.moved_ns = std::max<int64_t>(record.ended_ns - record.begun_ns - record.waited_ns, 0);
+  recorder_->record(record, peers_);
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,196 @@
+#include "communicator/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace collective_ops {
+namespace {
+
+// A counter's value: the call in the upper bits, so that a rank that is further always counts as there.
+uint64_t progress_value(uint64_t sequence, uint64_t step) { return sequence << 24 | step; }
+
+}  // namespace
+
+struct Executor::Frame {
+  const Program& program;
+  const CallMemory& memory;
+  const CallKernel& kernel;
+  uint64_t sequence;
+  bool looping = false;
+  uint64_t iteration = 0;
+  uint64_t chunks = 0;
+};
+
+Executor::Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallAnnouncer& announcer)
+    : shared_(memory), rank_(rank), waiter_(waiter), announcer_(announcer) {
+  destinations_.reserve(static_cast<size_t>(memory.world_size()));
+  sources_.reserve(static_cast<size_t>(memory.world_size()));
+}
+
+Executor::Piece Executor::piece_of(const Operand& operand, const Frame& frame, uint64_t chunk) {
+  std::byte* base = frame.memory.base(operand.space, operand.owner) + operand.base;
+  if (!frame.looping) return {base, operand.length};
+  const uint64_t chunk_bytes = frame.program.chunk_bytes;
+  const uint64_t begin = chunk * chunk_bytes;
+  const uint64_t length = begin >= operand.length ? 0 : std::min(operand.length - begin, chunk_bytes);
+  base += operand.ring > 0 ? (chunk % operand.ring) * operand.ring_stride : begin;
+  return {base, length};
+}
+
+bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence) {
+  Frame frame{program, memory, kernel, sequence};
+  const auto& instructions = program.instructions;
+  for (size_t at = 0; at < instructions.size(); ++at) {
+    const Instruction& instruction = instructions[at];
+    if (instruction.kind == Instruction::Kind::kLoop) {
+      frame.looping = true;
+      frame.iteration = 0;
+      frame.chunks = instruction.chunks;
+      if (instruction.trips == 0) {  // nothing to do: on to behind the matching end
+        while (instructions[at].kind != Instruction::Kind::kEndLoop) ++at;
+        frame.looping = false;
+      }
+    } else if (instruction.kind == Instruction::Kind::kEndLoop) {
+      if (++frame.iteration < instructions[instruction.target].trips) {
+        at = instruction.target;
+      } else {
+        frame.looping = false;
+        frame.iteration = 0;
+      }
+    } else if (!execute(instruction, frame)) {
+      sends_.clear();
+      return false;
+    }
+  }
+  return flush_sends();
+}
+
+bool Executor::execute(const Instruction& instruction, Frame& frame) {
+  using Kind = Instruction::Kind;
+  const bool lagging = frame.iteration < instruction.lag;
+  switch (instruction.kind) {
+    case Kind::kArrive:
+      announcer_.arrive();
+      return true;
+    case Kind::kAwait:
+      return announcer_.await(instruction.peer);
+    case Kind::kSignal: {
+      const uint64_t step = instruction.step + frame.iteration * instruction.step_stride;
+      waiter_.raise(shared_.state(rank_).progress, progress_value(frame.sequence, step));
+      return true;
+    }
+    case Kind::kWait: {
+      if (lagging) return true;
+      const uint64_t step = instruction.step + (frame.iteration - instruction.lag) * instruction.step_stride;
+      return waiter_.until_progress(instruction.peer, progress_value(frame.sequence, step));
+    }
+    default:
+      break;
+  }
+  if (lagging || (frame.looping && frame.iteration - instruction.lag >= frame.chunks)) return true;
+  const Operand& first = frame.program.operands[instruction.first];
+  const Piece piece = piece_of(first, frame, frame.iteration - instruction.lag);
+  switch (instruction.kind) {
+    case Kind::kCopy:
+      if (!sends_.empty() && !flush_sends_of(piece)) return false;
+      copy(instruction, frame);
+      return true;
+    case Kind::kReduce:
+      if (!sends_.empty() && !flush_sends_of(piece)) return false;
+      reduce(instruction, frame);
+      return true;
+    case Kind::kSend:
+      if (piece.bytes > 0) sends_.push_back({instruction.peer, piece.data, piece.bytes});
+      push_sends();
+      return true;
+    case Kind::kReceive:
+      return (sends_.empty() || flush_sends_of(piece)) && receive(piece, instruction.peer);
+    default:
+      return true;
+  }
+}
+
+void Executor::copy(const Instruction& instruction, Frame& frame) {
+  const uint64_t chunk = frame.iteration - instruction.lag;
+  const Piece to = piece_of(frame.program.operands[instruction.first], frame, chunk);
+  const Piece from = piece_of(frame.program.operands[instruction.first + 1], frame, chunk);
+  if (to.data != from.data && to.bytes > 0) std::memcpy(to.data, from.data, to.bytes);
+}
+
+void Executor::reduce(const Instruction& instruction, Frame& frame) {
+  const uint64_t chunk = frame.iteration - instruction.lag;
+  const Operand* operand = &frame.program.operands[instruction.first];
+  const size_t bytes = piece_of(*operand, frame, chunk).bytes;
+  if (bytes == 0) return;
+  destinations_.clear();
+  sources_.clear();
+  for (int i = 0; i < instruction.destinations; ++i) {
+    destinations_.push_back(piece_of(*operand++, frame, chunk).data);
+  }
+  for (int i = 0; i < instruction.sources; ++i) sources_.push_back(piece_of(*operand++, frame, chunk).data);
+  frame.kernel.reduce({.destinations = destinations_,
+                       .sources = sources_,
+                       .count = bytes / frame.kernel.element_size,
+                       .divisor = frame.kernel.divisor});
+}
+
+shm::Channel Executor::channel(int from, int to) const {
+  return {shared_.channel(from, to), shm::GroupMemory::channel_bytes(shared_.world_size())};
+}
+
+// Moves what fits of every pending message; true if anything moved.
+bool Executor::push_sends() {
+  bool moved = false;
+  for (size_t i = 0; i < sends_.size(); ++i) {
+    PendingSend& send = sends_[i];
+    const bool behind = std::any_of(sends_.begin(), sends_.begin() + static_cast<ptrdiff_t>(i),
+                                    [&](const PendingSend& other) { return other.peer == send.peer; });
+    if (behind) continue;  // messages to one peer keep their order
+    const size_t taken = channel(rank_, send.peer).write_some(send.data, send.bytes);
+    send.data += taken;
+    send.bytes -= taken;
+    moved |= taken > 0;
+  }
+  std::erase_if(sends_, [](const PendingSend& send) { return send.bytes == 0; });
+  return moved;
+}
+
+bool Executor::flush_sends() {
+  waiter_.begin_pauses();
+  while (!sends_.empty()) {
+    const int peer = sends_.front().peer;
+    if (push_sends()) {
+      waiter_.begin_pauses();
+    } else if (!waiter_.pause_once(peer)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Before memory is overwritten, messages that still read it go out.
+bool Executor::flush_sends_of(Piece piece) {
+  const bool overlaps = std::any_of(sends_.begin(), sends_.end(), [&](const PendingSend& send) {
+    return send.data < piece.data + piece.bytes && piece.data < send.data + send.bytes;
+  });
+  return !overlaps || flush_sends();
+}
+
+bool Executor::receive(Piece piece, int peer) {
+  waiter_.begin_pauses();
+  shm::Channel incoming = channel(peer, rank_);
+  while (piece.bytes > 0) {
+    const bool pushed = push_sends();
+    const size_t given = incoming.read_some(piece.data, piece.bytes);
+    piece.data += given;
+    piece.bytes -= given;
+    if (given > 0 || pushed) {
+      waiter_.begin_pauses();
+    } else if (!waiter_.pause_once(peer)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,82 @@
+// Runs a program: copies, reductions, flags and messages, in the order they stand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collective_ops/types.h>
+
+#include "kernels/reduce.h"
+#include "plan/program.h"
+#include "transport/shm/channel.h"
+#include "transport/shm/group_memory.h"
+#include "transport/shm/waiter.h"
+
+namespace collective_ops {
+
+// Checks the line of a peer that has arrived, and announces this rank's own call.
+class CallAnnouncer {
+ public:
+  virtual ~CallAnnouncer() = default;
+  virtual void arrive() = 0;
+  virtual bool await(int peer) = 0;  // false: failed, see the waiter's status
+};
+
+// Where each rank's spaces lie, as far as a program looks. Scratch is one of a few fixed tables.
+struct CallMemory {
+  std::vector<std::byte*> input;
+  std::vector<std::byte*> output;
+  const std::vector<std::byte*>* scratch = nullptr;
+
+  explicit CallMemory(int world_size) : input(static_cast<size_t>(world_size)), output(static_cast<size_t>(world_size)) {}
+  std::byte* base(Space space, size_t rank) const {
+    return space == Space::kInput ? input[rank] : space == Space::kOutput ? output[rank] : (*scratch)[rank];
+  }
+};
+
+struct CallKernel {
+  ReduceKernel reduce = nullptr;
+  size_t element_size = 1;
+  int divisor = 1;
+};
+
+class Executor {
+ public:
+  Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallAnnouncer& announcer);
+
+  // False on failure; the waiter's status says why.
+  bool run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence);
+
+ private:
+  struct Frame;
+  struct Piece {
+    std::byte* data;
+    size_t bytes;
+  };
+  struct PendingSend {
+    int peer;
+    const std::byte* data;
+    size_t bytes;
+  };
+
+  bool execute(const Instruction& instruction, Frame& frame);
+  void copy(const Instruction& instruction, Frame& frame);
+  void reduce(const Instruction& instruction, Frame& frame);
+  bool receive(Piece piece, int peer);
+  bool flush_sends();
+  bool flush_sends_of(Piece piece);
+  bool push_sends();
+  shm::Channel channel(int from, int to) const;
+  static Piece piece_of(const Operand& operand, const Frame& frame, uint64_t chunk);
+
+  shm::GroupMemory shared_;
+  int rank_;
+  shm::Waiter& waiter_;
+  CallAnnouncer& announcer_;
+  std::vector<void*> destinations_;
+  std::vector<const void*> sources_;
+  std::vector<PendingSend> sends_;
+};
+
+}  // namespace collective_ops

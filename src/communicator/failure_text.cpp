@@ -1,0 +1,145 @@
+#include "communicator/failure_text.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include "base/clock.h"
+#include "transport/shm/waiter.h"
+
+namespace collective_ops {
+namespace {
+
+constexpr int64_t kGraceNs = 20'000'000;
+
+bool has_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+bool has_op(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduce;
+}
+
+// "0-2,5"
+std::string ranges(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges(ranks));
+}
+
+shm::Signature announced(const shm::Line& line) {
+  return {line.head.load(std::memory_order_acquire), line.shape};
+}
+
+void note_difference(std::vector<std::string>& fields, const char* name, bool differs) {
+  if (differs && std::find(fields.begin(), fields.end(), name) == fields.end()) fields.push_back(name);
+}
+
+void compare(const shm::Signature& a, const shm::Signature& b, std::vector<std::string>& fields) {
+  note_difference(fields, "collective", a.collective() != b.collective());
+  if (a.collective() != b.collective() || a.failed()) return;
+  note_difference(fields, "type", a.type() != b.type());
+  note_difference(fields, "op", a.op() != b.op());
+  note_difference(fields, "root", a.root() != b.root());
+  note_difference(fields, "count", a.count() != b.count());
+}
+
+std::string seconds(int64_t ns) { return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9); }
+
+}  // namespace
+
+std::string describe(const shm::Signature& signature) {
+  if (signature.failed()) return "a call that was refused before it began (see that rank's own error)";
+  const Collective collective = signature.collective();
+  std::string text(name_of(collective));
+  if (collective == Collective::kBarrier) return text;
+  text += fmt::format(" of {} {}", signature.count(), name_of(signature.type()));
+  if (has_op(collective)) text += fmt::format(", op {}", name_of(signature.op()));
+  if (has_root(collective)) text += fmt::format(", root {}", signature.root());
+  return text;
+}
+
+std::string describe_last_call(const shm::GroupMemory& memory, int rank) {
+  const shm::RankState& state = memory.state(rank);
+  const uint64_t issued = state.issued.load(std::memory_order_relaxed);
+  const uint64_t finished = state.finished.load(std::memory_order_relaxed);
+  if (issued == 0) return "has made no call yet";
+  const shm::Line& line = memory.line(rank, issued);
+  if (static_cast<uint32_t>(line.head.load()) != static_cast<uint32_t>(issued)) {
+    return fmt::format("has finished call #{}", finished);
+  }
+  return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in", issued, describe(announced(line)));
+}
+
+Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& own) {
+  const int64_t stop = monotonic_ns() + kGraceNs;
+  const uint32_t sequence = own.sequence();
+  const auto all_arrived = [&] {
+    for (int peer = 0; peer < memory.world_size(); ++peer) {
+      if (peer != rank && !shm::Waiter::arrived(memory.line(peer, sequence).head.load(), sequence)) return false;
+    }
+    return true;
+  };
+  while (!all_arrived() && monotonic_ns() < stop) sched_yield();
+
+  std::map<std::string, std::vector<int>> callers;  // by what they called
+  std::vector<std::string> order;
+  std::vector<std::string> fields;
+  std::vector<int> absent;
+  for (int peer = 0; peer < memory.world_size(); ++peer) {
+    const shm::Line& line = memory.line(peer, sequence);
+    if (peer != rank && !shm::Waiter::arrived(line.head.load(), sequence)) {
+      absent.push_back(peer);
+      continue;
+    }
+    const shm::Signature theirs = peer == rank ? own : announced(line);
+    compare(own, theirs, fields);
+    const std::string text = describe(theirs);
+    if (callers[text].empty()) order.push_back(text);
+    callers[text].push_back(peer);
+  }
+  std::string text = fmt::format("ranks made different calls as call #{} of the group: ", sequence);
+  for (size_t i = 0; i < order.size(); ++i) {
+    text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", rank_list(callers[order[i]]), order[i]);
+  }
+  if (!absent.empty()) text += fmt::format("; {}: not there yet", rank_list(absent));
+  text += ". They differ in ";
+  for (size_t i = 0; i < fields.size(); ++i) text += (i == 0 ? "" : ", ") + fields[i];
+  text += ". Every rank must make the same calls in the same order; look for a branch that depends on the rank, or for "
+          "shapes that differ between ranks";
+  return {ErrorCode::kMismatch, text};
+}
+
+Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer, const shm::Signature& own,
+                 int64_t waited_ns) {
+  return {ErrorCode::kTimeout,
+          fmt::format("rank {} waited {} in call #{} ({}) for {}, which {}. Check why that rank is late (a longer step, "
+                      "data loading, a debugger, another branch); raise HCCL_EXEC_TIMEOUT or the call's timeout where "
+                      "the wait is meant",
+                      rank, seconds(waited_ns), own.sequence(), describe(own), peers.describe(peer),
+                      describe_last_call(memory, peer))};
+}
+
+Status peer_lost(int rank, const shm::Signature& own, const std::string& what) {
+  return {ErrorCode::kPeerLost,
+          fmt::format("{}, while rank {} was in call #{} ({}). Look at that rank's own log for its first error; the group "
+                      "cannot go on, start the job again",
+                      what, rank, own.sequence(), describe(own))};
+}
+
+}  // namespace collective_ops

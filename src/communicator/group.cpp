@@ -1,0 +1,258 @@
+#include "communicator/group.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "communicator/failure_text.h"
+
+namespace collective_ops {
+
+// What the proof of the plans assumes, and what is there.
+static_assert(shm::kEagerDepth == kEagerDepth);
+
+Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings)
+    : memory_(memory),
+      rank_(settings.rank),
+      peers_(std::move(peers)),
+      settings_(settings),
+      waiter_(memory, settings.rank, memory.world_size() > settings.cores, *this),
+      executor_(memory, settings.rank, waiter_, *this),
+      cache_(settings.rank, memory.world_size(), settings.forced),
+      addresses_(memory.world_size()) {
+  for (int rank = 0; rank < world_size(); ++rank) {
+    staging_.push_back(memory_.scratch(rank));
+    for (size_t slot = 0; slot < kEagerDepth; ++slot) {
+      line_slots_[slot].push_back(memory_.line(rank, slot).payload);
+      eager_slots_[slot].push_back(memory_.eager(rank, slot));
+    }
+  }
+}
+
+Status Group::run(const Call& call, int64_t issued_ns) {
+  if (memory_.broken()) {
+    const Status reason = memory_.failure();
+    return {ErrorCode::kGroupBroken, fmt::format("{}: the group was broken by an earlier failure ({}): {}",
+                                                 name_of(call.collective), name_of(reason.code()), reason.message())};
+  }
+  begin(call);
+  auto prepared = cache_.prepare(call);
+  if (!prepared.ok()) {
+    announce_failed();
+    return prepared.status();
+  }
+  if (trace_.on()) trace_.begin(issued_ns, waiter_);
+  const PreparedProgram* used = nullptr;
+  bool done;
+  if ((*prepared)->eager) {
+    used = &*(*prepared)->eager;
+    done = run_eager(**prepared, call);
+  } else {
+    done = run_announced(**prepared, call, used);
+  }
+  if (used != nullptr) count(**prepared, *used);
+  const Status status = finish(done);
+  if (trace_.on()) trace_.end({call, **prepared, used, path_, sequence_, status.code()}, waiter_);
+  return status;
+}
+
+void Group::begin(const Call& call) {
+  ++sequence_;
+  announced_ = false;
+  path_ = TracePath::kNone;
+  own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op, call.count,
+                            call.root);
+  const auto timeout = call.timeout.value_or(settings_.exec_timeout);
+  waiter_.begin_call(std::chrono::nanoseconds(timeout).count());
+  memory_.state(rank_).issued.store(sequence_, std::memory_order_relaxed);
+}
+
+// A refused call still counts: ranks that refuse it alike go on together, and a rank that is in it
+// learns that this one never will be.
+void Group::announce_failed() {
+  own_ = shm::Signature::of_failed(static_cast<uint32_t>(sequence_));
+  if (await_slot()) {
+    arrive();
+    memory_.state(rank_).finished.store(sequence_, std::memory_order_relaxed);
+  } else {
+    (void)finish(false);
+  }
+}
+
+// Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
+bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
+  if (!await_slot()) return false;
+  const Program& program = prepared.eager->program;
+  const bool fits_line = program.scratch_bytes <= shm::kInlineBytes;
+  path_ = fits_line ? TracePath::kInline : TracePath::kStaged;
+  addresses_.scratch = &(fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+  addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
+  addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
+  if (!executor_.run(program, addresses_, prepared.eager->kernel, sequence_)) return false;
+  if (prepared.eager->awaits_all) all_arrived_ = sequence_;
+  return true;
+}
+
+// Larger calls: all ranks announce where their buffers lie, and with that agree on the data path.
+bool Group::run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used) {
+  if (!await_slot() || !announce_memory(prepared, call) || !await_all()) return false;
+  const bool direct = prepared.direct && all_reachable(prepared.direct->program, call.root);
+  if (!direct && settings_.forced.path == PathChoice::kDirect && prepared.direct) {
+    return fail({ErrorCode::kInvalidArgument,
+                 "COLLECTIVE_OPS_PATH=direct, but not every rank's buffer is in shared memory: take it from "
+                 "collective_ops.empty(), or unset the variable"});
+  }
+  used = direct ? &*prepared.direct : &*prepared.staged;
+  path_ = direct ? TracePath::kDirect : TracePath::kStaged;
+  addresses_.scratch = &staging_;
+  addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
+  addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
+  if (direct && !reach_peers(prepared, used->program, call.root)) return false;
+  return executor_.run(used->program, addresses_, used->kernel, sequence_) && divide(*used, call);
+}
+
+// Plans that reduce partial results again cannot divide on the way.
+bool Group::divide(const PreparedProgram& used, const Call& call) {
+  if (used.final_division == nullptr || call.count == 0) return true;
+  void* const destination = call.recv;
+  const void* const source = call.recv;
+  used.final_division({.destinations = {&destination, 1},
+                       .sources = {&source, 1},
+                       .count = call.count,
+                       .divisor = used.kernel.divisor});
+  return true;
+}
+
+bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
+  shm::MemoryRef input, output;
+  if (prepared.direct) {
+    auto shared = peers_->share(call.send, prepared.input_bytes);
+    if (!shared.ok()) return fail(shared.status());
+    input = output = *shared;
+    if (call.recv != call.send || prepared.output_bytes > prepared.input_bytes) {
+      shared = peers_->share(call.recv, prepared.output_bytes);
+      if (!shared.ok()) return fail(shared.status());
+      output = *shared;
+    }
+  }
+  shm::Line& line = memory_.line(rank_, sequence_);
+  line.input_segment = input.segment;
+  line.output_segment = output.segment;
+  line.memory = {input.offset, output.offset};
+  arrive();
+  return true;
+}
+
+// Every rank evaluates this on the same lines, so all come to the same answer.
+bool Group::all_reachable(const Program& program, int root) const {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const shm::Line& line = memory_.line(peer, sequence_);
+    const bool read = program.reads_peer_input && (!program.reads_only_root_input || peer == root);
+    if (read && line.input_segment == 0) return false;
+    if (program.writes_peer_output && line.output_segment == 0) return false;
+  }
+  return true;
+}
+
+bool Group::reach_peers(const PreparedCall& prepared, const Program& program, int root) {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_) continue;
+    const bool read = program.reads_peer_input && (!program.reads_only_root_input || peer == root);
+    if (read && !reach(peer, true, prepared.input_bytes)) return false;
+    if (program.writes_peer_output && !reach(peer, false, prepared.output_bytes)) return false;
+  }
+  return true;
+}
+
+bool Group::reach(int peer, bool input, size_t bytes) {
+  const shm::Line& line = memory_.line(peer, sequence_);
+  const shm::MemoryRef place = input ? shm::MemoryRef{line.input_segment, line.memory.input_offset}
+                                     : shm::MemoryRef{line.output_segment, line.memory.output_offset};
+  auto address = peers_->reach(peer, place, bytes, waiter_.deadline_ns(), [&] { return check_peers(peer); });
+  if (!address.ok()) return fail(address.status());
+  (input ? addresses_.input : addresses_.output)[static_cast<size_t>(peer)] = *address;
+  return true;
+}
+
+// The line and eager slot of call s were last used by call s - kEagerDepth; a rank that has announced a
+// later call has finished reading them.
+bool Group::await_slot() {
+  if (sequence_ <= all_arrived_ + kEagerDepth - 1) return true;
+  const uint64_t needed = sequence_ - kEagerDepth + 1;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_ && !waiter_.until_arrival(peer, needed)) return false;
+  }
+  all_arrived_ = needed;
+  return true;
+}
+
+bool Group::await_all() {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_ && !await(peer)) return false;
+  }
+  all_arrived_ = sequence_;
+  return true;
+}
+
+void Group::arrive() {
+  if (announced_) return;
+  announced_ = true;
+  shm::Line& line = memory_.line(rank_, sequence_);
+  line.shape = own_.shape;
+  waiter_.raise(line.head, own_.head);
+}
+
+bool Group::await(int peer) {
+  if (!waiter_.until_arrival(peer, sequence_)) return false;
+  const shm::Line& line = memory_.line(peer, sequence_);
+  if (line.head.load(std::memory_order_relaxed) == own_.head && line.shape == own_.shape) return true;
+  return fail(mismatch(memory_, rank_, own_));
+}
+
+bool Group::fail(Status status) {
+  waiter_.fail(std::move(status));
+  return false;
+}
+
+Status Group::check_peers(int peer) {
+  const auto has_left = [this](int rank) { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; };
+  if (has_left(peer)) {
+    return peer_lost(rank_, own_, fmt::format("{} left the group after call #{}", peers_->describe(peer),
+                                              memory_.state(peer).finished.load(std::memory_order_relaxed)));
+  }
+  const std::string lost = peers_->find_lost(has_left);
+  return lost.empty() ? Status() : peer_lost(rank_, own_, lost);
+}
+
+Status Group::timed_out(int peer) {
+  const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
+  return collective_ops::timed_out(memory_, *peers_, rank_, peer, own_, monotonic_ns() - begun);
+}
+
+Status Group::finish(bool done) {
+  if (done) {
+    memory_.state(rank_).finished.store(sequence_, std::memory_order_relaxed);
+    return {};
+  }
+  // An argument that all ranks refuse alike leaves the group whole; anything else breaks it for all.
+  if (waiter_.status().code() == ErrorCode::kInvalidArgument) return waiter_.status();
+  const Status first = memory_.break_with(waiter_.status());
+  waiter_.wake_all();
+  return first;
+}
+
+void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
+  ++counters_.calls;
+  counters_.bytes += prepared.payload_bytes;
+  counters_.copied_bytes += used.copied_bytes;
+  ++(path_ == TracePath::kInline ? counters_.inline_calls
+     : path_ == TracePath::kDirect ? counters_.direct_calls
+                                   : counters_.staged_calls);
+}
+
+bool Group::leave() {
+  memory_.state(rank_).left.store(1, std::memory_order_release);
+  waiter_.wake_all();
+  return memory_.header().ranks_out.fetch_add(1) + 1 == static_cast<uint32_t>(world_size());
+}
+
+}  // namespace collective_ops

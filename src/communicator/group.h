@@ -1,0 +1,89 @@
+// One rank's end of a group: runs calls one after the other, in the thread that calls run().
+//
+// The way of a call: its programs are prepared (program_cache.h); it is announced in this rank's line;
+// the peers' lines are waited for and compared with it; the program runs (executor.h).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <collective_ops/communicator.h>
+
+#include "communicator/call_trace.h"
+#include "communicator/executor.h"
+#include "communicator/peers.h"
+#include "communicator/program_cache.h"
+#include "transport/shm/group_memory.h"
+#include "transport/shm/waiter.h"
+
+namespace collective_ops {
+
+struct GroupSettings {
+  int rank = 0;
+  int cores = 1;                              // that the ranks of this host share
+  std::chrono::milliseconds exec_timeout{0};  // 0: for ever
+  Forced forced;
+};
+
+class Group final : private CallAnnouncer, private shm::WaitObserver {
+ public:
+  Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings);
+
+  // CallQueue sees to it that calls run one at a time. `issued_ns`: when the user made the call; 0: now.
+  Status run(const Call& call, int64_t issued_ns = 0);
+
+  // Tells the peers that this rank makes no further call. True for the last rank of the group to leave.
+  bool leave();
+
+  int rank() const { return rank_; }
+  int world_size() const { return memory_.world_size(); }
+  const Counters& counters() const { return counters_; }
+  CallTrace& trace() { return trace_; }
+
+ private:
+  void arrive() override;
+  bool await(int peer) override;
+  Status check_peers(int peer) override;
+  Status timed_out(int peer) override;
+
+  void begin(const Call& call);
+  void announce_failed();
+  bool run_eager(const PreparedCall& prepared, const Call& call);
+  bool run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used);
+  bool divide(const PreparedProgram& used, const Call& call);
+  bool announce_memory(const PreparedCall& prepared, const Call& call);
+  bool all_reachable(const Program& program, int root) const;
+  bool reach_peers(const PreparedCall& prepared, const Program& program, int root);
+  bool reach(int peer, bool input, size_t bytes);
+  bool await_slot();
+  bool await_all();
+  bool fail(Status status);
+  Status finish(bool done);
+  void count(const PreparedCall& prepared, const PreparedProgram& used);
+
+  shm::GroupMemory memory_;
+  int rank_;
+  std::unique_ptr<Peers> peers_;
+  GroupSettings settings_;
+  shm::Waiter waiter_;
+  Executor executor_;
+  ProgramCache cache_;
+  CallTrace trace_;
+  Counters counters_;
+
+  CallMemory addresses_;
+  std::vector<std::byte*> staging_;                                   // scratch of announced calls, by rank
+  std::array<std::vector<std::byte*>, shm::kEagerDepth> line_slots_;  // scratch of eager calls that fit a line
+  std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
+
+  uint64_t sequence_ = 0;     // of the call that runs
+  uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
+  shm::Signature own_;
+  bool announced_ = false;
+  TracePath path_ = TracePath::kNone;
+};
+
+}  // namespace collective_ops

@@ -1,0 +1,176 @@
+#include "communicator/program_cache.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "algorithms/algorithms.h"
+
+namespace collective_ops {
+namespace {
+
+constexpr size_t kMostPrograms = 1024;
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+Status check(const Call& call, int world_size) {
+  if (reduces(call.collective) && !is_reducible(call.type, call.op)) {
+    return Status(ErrorCode::kUnsupportedType,
+                  fmt::format("{} cannot reduce {} with {}: use another type or operation", name_of(call.collective),
+                              name_of(call.type), name_of(call.op)));
+  }
+  if (call.root < 0 || call.root >= world_size) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: root {} is not a rank of this group (0 to {})", name_of(call.collective), call.root,
+                              world_size - 1));
+  }
+  if (call.count > 0 && call.collective != Collective::kBarrier && (call.send == nullptr || call.recv == nullptr)) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{} of {} elements got a null buffer", name_of(call.collective), call.count));
+  }
+  return {};
+}
+
+// What reports say of a program, summed over its data statements.
+void sum_bytes(const Program& program, int rank, PreparedProgram& prepared) {
+  for (const Instruction& instruction : program.instructions) {
+    const bool copies = instruction.kind == Instruction::Kind::kCopy;
+    if (!copies && instruction.kind != Instruction::Kind::kReduce) continue;
+    const int destinations = copies ? 1 : instruction.destinations;
+    const int sources = copies ? 1 : instruction.sources;
+    bool staging = false;
+    for (int i = 0; i < destinations + sources; ++i) {
+      const Operand& operand = program.operands[instruction.first + static_cast<uint32_t>(i)];
+      staging |= operand.space == Space::kScratch;
+      if (operand.owner == rank) continue;
+      (i < destinations ? prepared.written_bytes : prepared.read_bytes)[operand.owner] += operand.length;
+    }
+    if (copies && staging) prepared.copied_bytes += program.operands[instruction.first].length;
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& algorithm_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Algorithm& algorithm : algorithms()) {
+      const std::string name(algorithm.name);
+      if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+    }
+    return all;
+  }();
+  return names;
+}
+
+size_t ProgramCache::Hash::operator()(const Key& key) const {
+  size_t hash = key.count * 0x9e3779b97f4a7c15ULL;
+  hash ^= static_cast<size_t>(key.collective) << 1 ^ static_cast<size_t>(key.type) << 9 ^
+          static_cast<size_t>(key.op) << 17 ^ static_cast<size_t>(key.root) << 25;
+  return hash * 0x9e3779b97f4a7c15ULL;
+}
+
+ProgramCache::ProgramCache(int rank, int world_size, Forced forced)
+    : rank_(rank), world_size_(world_size), forced_(std::move(forced)) {}
+
+Result<PreparedCall*> ProgramCache::prepare(const Call& call) {
+  const Key key{call.collective, call.type, call.op, call.root, call.count};
+  const bool has_buffers = call.count == 0 || call.collective == Collective::kBarrier ||
+                           (call.send != nullptr && call.recv != nullptr);
+  if (last_ != nullptr && key == last_key_ && has_buffers) return last_;
+  if (Status status = check(call, world_size_); !status.ok()) return status;
+  auto found = calls_.find(key);
+  if (found == calls_.end()) {
+    auto made = make(call);
+    if (!made.ok()) return made.status();
+    if (calls_.size() >= kMostPrograms) calls_.clear();
+    found = calls_.emplace(key, std::move(*made)).first;
+  }
+  last_key_ = key;
+  last_ = &found->second;
+  return last_;
+}
+
+Result<PreparedCall> ProgramCache::make(const Call& call) const {
+  PreparedCall prepared;
+  const size_t element = size_of(call.type);
+  const size_t own = call.count * element;
+  const size_t all = own * static_cast<size_t>(world_size_);
+  if (call.count > (size_t{1} << 47) / element / static_cast<size_t>(world_size_)) {
+    return Status(ErrorCode::kInvalidArgument, fmt::format("{} of {} elements is beyond any memory", name_of(call.collective), call.count));
+  }
+  prepared.input_bytes = call.collective == Collective::kReduceScatter ? all : own;
+  prepared.output_bytes = call.collective == Collective::kAllGather ? all : own;
+  prepared.payload_bytes = std::max(prepared.input_bytes, prepared.output_bytes);
+
+  PlanNames names = choose(call.collective, own, world_size_, forced_);
+  const Plan* staged_plan = find_plan(call.collective, names.staged);
+  if (staged_plan != nullptr && !staged_plan->rank_ordered && call.op == ReduceOp::kAvg && reduces(call.collective) &&
+      call.type <= DataType::kUInt64) {
+    names = choose(call.collective, own, world_size_, {});  // a 64-bit sum has no room in partial results
+  }
+  if (!names.eager.empty()) {
+    auto eager = lower_named(call, names.eager);
+    if (!eager.ok()) return eager.status();
+    if (eager->program.scratch_bytes <= shm::kEagerBytes) {
+      prepared.eager = std::move(*eager);
+      return prepared;
+    }
+  }
+  auto staged = lower_named(call, names.staged);
+  if (!staged.ok()) return staged.status();
+  prepared.staged = std::move(*staged);
+  if (!names.direct.empty()) {
+    auto direct = lower_named(call, names.direct);
+    if (!direct.ok()) return direct.status();
+    prepared.direct = std::move(*direct);
+  }
+  return prepared;
+}
+
+CallKernel ProgramCache::kernel_of(const Call& call, const Program& program) const {
+  CallKernel kernel{.element_size = size_of(call.type), .divisor = world_size_};
+  if (!reduces(call.collective)) return kernel;
+  const bool sums_only = !program.rank_ordered && call.op == ReduceOp::kAvg;
+  kernel.reduce = reduce_kernel(call.type, sums_only ? ReduceOp::kSum : call.op);
+  return kernel;
+}
+
+Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_view plan_name) const {
+  const Plan* plan = find_plan(call.collective, plan_name);
+  if (plan == nullptr) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("COLLECTIVE_OPS_ALGORITHM={}: there is no such algorithm for {}", plan_name,
+                              name_of(call.collective)));
+  }
+  Binding binding{.rank = rank_,
+                  .world_size = world_size_,
+                  .root = call.root,
+                  .element_size = size_of(call.type),
+                  .count = call.count,
+                  .chunk_bytes = chunk_bytes(*plan, world_size_, shm::kScratchBytes)};
+  auto program = lower(*plan, binding);
+  if (!program.ok()) return program.status();
+  if (!program->eager && program->scratch_bytes > shm::kScratchBytes) {
+    return Status(ErrorCode::kInternal, fmt::format("plan {} wants {} bytes of scratch", plan->name, program->scratch_bytes));
+  }
+  PreparedProgram prepared;
+  prepared.read_bytes.resize(static_cast<size_t>(world_size_));
+  prepared.written_bytes.resize(static_cast<size_t>(world_size_));
+  sum_bytes(*program, rank_, prepared);
+  prepared.kernel = kernel_of(call, *program);
+  if (!program->rank_ordered && reduces(call.collective) && call.op == ReduceOp::kAvg) {
+    prepared.final_division = reduce_kernel(call.type, ReduceOp::kAvg);
+  }
+  prepared.awaits_all = std::count_if(program->instructions.begin(), program->instructions.end(), [](const auto& one) {
+                          return one.kind == Instruction::Kind::kAwait;
+                        }) == world_size_ - 1;
+  prepared.program = std::move(*program);
+  const auto& names = algorithm_names();
+  prepared.algorithm = static_cast<uint8_t>(std::find(names.begin(), names.end(), plan->name) - names.begin());
+  return prepared;
+}
+
+}  // namespace collective_ops

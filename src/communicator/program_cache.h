@@ -1,0 +1,73 @@
+// Programs of the calls that a group has made, by signature. Bounded: a training step repeats its calls.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <collective_ops/communicator.h>
+
+#include "communicator/executor.h"
+#include "plan/program.h"
+#include "tuner/choose.h"
+
+namespace collective_ops {
+
+// A program, and what reports say of it.
+struct PreparedProgram {
+  Program program;
+  CallKernel kernel;
+  ReduceKernel final_division = nullptr;  // of averages by plans that reduce partial results
+  bool awaits_all = false;           // once it has run, every rank is known to have announced the call
+  uint8_t algorithm = 0;             // index into algorithm_names()
+  uint64_t copied_bytes = 0;         // by this rank, into or out of scratch
+  std::vector<uint64_t> read_bytes;  // from each peer's memory
+  std::vector<uint64_t> written_bytes;
+};
+
+// Everything about a call that does not change from one call to the next.
+struct PreparedCall {
+  size_t input_bytes = 0;
+  size_t output_bytes = 0;
+  uint64_t payload_bytes = 0;
+  std::optional<PreparedProgram> eager;   // synchronised by arrival alone
+  std::optional<PreparedProgram> staged;  // any memory
+  std::optional<PreparedProgram> direct;  // memory that peers reach
+};
+
+class ProgramCache {
+ public:
+  ProgramCache(int rank, int world_size, Forced forced);
+
+  // kUnsupportedType, kInvalidArgument; the pointer lives until the next call.
+  Result<PreparedCall*> prepare(const Call& call);
+
+ private:
+  struct Key {
+    Collective collective;
+    DataType type;
+    ReduceOp op;
+    int root;
+    size_t count;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Key& key) const;
+  };
+  Result<PreparedCall> make(const Call& call) const;
+  CallKernel kernel_of(const Call& call, const Program& program) const;
+  Result<PreparedProgram> lower_named(const Call& call, std::string_view plan) const;
+
+  int rank_;
+  int world_size_;
+  Forced forced_;
+  Key last_key_{};
+  PreparedCall* last_ = nullptr;
+  std::unordered_map<Key, PreparedCall, Hash> calls_;
+};
+
+// Names by which traces tell algorithms, in a fixed order.
+const std::vector<std::string>& algorithm_names();
+
+}  // namespace collective_ops

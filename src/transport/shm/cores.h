@@ -1,0 +1,9 @@
+// How many cores this process may really use: affinity mask and cgroup quota, not the machine's count.
+#pragma once
+
+namespace collective_ops::shm {
+
+// At least 1. cgroup v1 (cpu.cfs_quota_us) and v2 (cpu.max); read once per call.
+int usable_cores();
+
+}  // namespace collective_ops::shm

@@ -1,0 +1,77 @@
+#include "transport/shm/group_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <sched.h>
+
+namespace collective_ops::shm {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+struct Offsets {
+  size_t states, lines, eager, scratch, channels, end;
+};
+
+Offsets offsets_of(int world_size) {
+  const size_t n = static_cast<size_t>(world_size);
+  Offsets at{};
+  at.states = round_up(sizeof(GroupHeader), kPage);
+  at.lines = at.states + round_up(n * sizeof(RankState), kPage);
+  at.eager = at.lines + round_up(n * kEagerDepth * sizeof(Line), kPage);
+  at.scratch = at.eager + n * kEagerDepth * kEagerBytes;
+  at.channels = at.scratch + n * kScratchBytes;
+  at.end = at.channels + n * n * GroupMemory::channel_bytes(world_size);
+  return at;
+}
+
+}  // namespace
+
+size_t GroupMemory::channel_bytes(int world_size) {
+  // All pairs together stay below 8 MiB up to 64 ranks; pages are only taken when used.
+  return world_size <= 8 ? 128 * 1024 : world_size <= 16 ? 32 * 1024 : 8 * 1024;
+}
+
+size_t GroupMemory::bytes_needed(int world_size) { return offsets_of(world_size).end; }
+
+GroupMemory::GroupMemory(std::byte* base, int world_size) : base_(base), world_size_(world_size) {
+  const Offsets at = offsets_of(world_size);
+  states_ = reinterpret_cast<RankState*>(base + at.states);
+  lines_ = reinterpret_cast<Line*>(base + at.lines);
+  eager_ = base + at.eager;
+  scratch_ = base + at.scratch;
+  channels_ = base + at.channels;
+}
+
+std::byte* GroupMemory::channel(int from, int to) const {
+  return channels_ + (static_cast<size_t>(from) * world_size_ + to) * channel_bytes(world_size_);
+}
+
+Status GroupMemory::break_with(const Status& reason) const {
+  FailureRecord& record = header().failure;
+  uint32_t none = 0;
+  if (!record.state.compare_exchange_strong(none, 1)) return failure();
+  record.code = static_cast<uint32_t>(reason.code());
+  const size_t length = std::min(reason.message().size(), sizeof(record.text) - 1);
+  std::memcpy(record.text, reason.message().data(), length);
+  record.text[length] = '\0';
+  record.state.store(2, std::memory_order_release);
+  return reason;
+}
+
+Status GroupMemory::failure() const {
+  const FailureRecord& record = header().failure;
+  // A writer that dies between states 1 and 2 must not hold its peers for ever.
+  for (int i = 0; i < 10'000; ++i) {
+    const uint32_t state = record.state.load(std::memory_order_acquire);
+    if (state == 0) return {};
+    if (state == 2) return Status(static_cast<ErrorCode>(record.code), record.text);
+    sched_yield();
+  }
+  return Status(ErrorCode::kGroupBroken, "the group was broken by a rank that died while it said why");
+}
+
+}  // namespace collective_ops::shm

@@ -1,0 +1,131 @@
+// The memory that the ranks of a group on one host share, and who may write what.
+//
+// Every word here has one writer: the rank it belongs to (the failure record: the first to fail).
+// A call is announced by a Line: 64 bytes that hold the call's signature, where its buffers lie,
+// or, for tiny calls, the payload itself. A rank keeps kEagerDepth lines, for calls s, s+1, ...,
+// and overwrites the one of call s - kEagerDepth only when every rank has finished that call.
+// Steps inside a call are announced by RankState::progress.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <collective_ops/status.h>
+#include <collective_ops/types.h>
+
+namespace collective_ops::shm {
+
+inline constexpr size_t kCacheLine = 64;
+inline constexpr int kEagerDepth = 4;                 // calls whose lines and eager slots exist at once
+inline constexpr size_t kInlineBytes = 40;            // payload that fits in a line
+inline constexpr size_t kEagerBytes = 64 * 1024;      // payload of an eager slot
+inline constexpr size_t kScratchBytes = 2 << 20;      // staging memory of a rank
+inline constexpr int kMaxRanks = 1024;
+
+// Announced in place of a call that failed before it began, so that peers in that call learn of it.
+inline constexpr uint8_t kFailedCall = 0xff;
+
+// What all ranks must agree on. Two words, so that comparing a peer's call costs two compares.
+struct Signature {
+  uint64_t head = 0;   // sequence (low 32 bits), collective, type, op, 0
+  uint64_t shape = 0;  // count (low 48 bits), root; of v variants a hash of the counts
+
+  static Signature of(uint32_t sequence, Collective collective, DataType type, ReduceOp op, uint64_t count, int root) {
+    return {sequence | uint64_t(collective) << 32 | uint64_t(type) << 40 | uint64_t(op) << 48,
+            (count & ((uint64_t{1} << 48) - 1)) | uint64_t(root) << 48};
+  }
+  static Signature of_failed(uint32_t sequence) { return {sequence | uint64_t{kFailedCall} << 32, 0}; }
+  bool failed() const { return (head >> 32 & 0xff) == kFailedCall; }
+  uint32_t sequence() const { return static_cast<uint32_t>(head); }
+  Collective collective() const { return static_cast<Collective>(head >> 32 & 0xff); }
+  DataType type() const { return static_cast<DataType>(head >> 40 & 0xff); }
+  ReduceOp op() const { return static_cast<ReduceOp>(head >> 48 & 0xff); }
+  uint64_t count() const { return shape & ((uint64_t{1} << 48) - 1); }
+  int root() const { return static_cast<int>(shape >> 48); }
+};
+
+// Where a caller's buffer lies, as its peers can reach it. Segment 0: private memory.
+struct MemoryRef {
+  uint32_t segment = 0;  // of the shared heap of its process
+  uint64_t offset = 0;   // bytes; with threads of one process, the address itself
+};
+
+struct alignas(kCacheLine) Line {
+  std::atomic<uint64_t> head;  // Signature::head; stored last
+  uint64_t shape;
+  uint32_t input_segment;
+  uint32_t output_segment;
+  union {
+    std::byte payload[kInlineBytes];
+    struct {
+      uint64_t input_offset;
+      uint64_t output_offset;
+    } memory;
+  };
+};
+static_assert(sizeof(Line) == kCacheLine);
+
+struct alignas(2 * kCacheLine) RankState {
+  std::atomic<uint64_t> progress;  // sequence << 24 | step of this rank's call
+  alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // peers that sleep on a word of this rank
+  std::atomic<uint32_t> left;      // 1: has left the group in an orderly way
+  // For `collective-ops status`: what this rank did last.
+  std::atomic<uint64_t> issued;    // calls begun
+  std::atomic<uint64_t> finished;  // calls completed
+  std::atomic<int64_t> begun_ns;   // CLOCK_MONOTONIC of the last call's begin
+  std::atomic<int32_t> waits_for;  // rank waited for at length, or -1
+};
+
+// Why the group is broken. The first rank to fail writes it; nobody clears it.
+struct FailureRecord {
+  std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 complete
+  uint32_t code;                // ErrorCode
+  char text[4000];
+};
+
+struct GroupHeader {
+  uint64_t magic;
+  uint32_t layout_version;
+  uint32_t world_size;
+  std::atomic<uint32_t> ranks_out;  // ranks that have left; the last one merges the trace
+  alignas(kCacheLine) FailureRecord failure;
+};
+
+// A view of the shared bytes; owns nothing. Zeroed bytes are a valid, unused group.
+class GroupMemory {
+ public:
+  static size_t bytes_needed(int world_size);
+
+  GroupMemory() = default;
+  GroupMemory(std::byte* base, int world_size);
+
+  int world_size() const { return world_size_; }
+  GroupHeader& header() const { return *reinterpret_cast<GroupHeader*>(base_); }
+  RankState& state(int rank) const { return states_[rank]; }
+  Line& line(int rank, uint64_t sequence) const { return lines_[rank * kEagerDepth + sequence % kEagerDepth]; }
+  std::byte* eager(int rank, uint64_t sequence) const {
+    return eager_ + (rank * kEagerDepth + sequence % kEagerDepth) * kEagerBytes;
+  }
+  std::byte* scratch(int rank) const { return scratch_ + rank * kScratchBytes; }
+  std::byte* channel(int from, int to) const;  // channel_bytes(world_size) of a Channel
+  static size_t channel_bytes(int world_size);
+
+  bool broken() const { return header().failure.state.load(std::memory_order_acquire) != 0; }
+  // Records a failure unless one stands already; returns the one that stands.
+  Status break_with(const Status& reason) const;
+  Status failure() const;
+
+ private:
+  std::byte* base_ = nullptr;
+  int world_size_ = 0;
+  RankState* states_ = nullptr;
+  Line* lines_ = nullptr;
+  std::byte* eager_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::byte* channels_ = nullptr;
+};
+
+}  // namespace collective_ops::shm

@@ -1,0 +1,37 @@
+// Which plans serve a call. A pure function of what all ranks agree on, so that all pick the same.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <collective_ops/status.h>
+#include <collective_ops/types.h>
+
+#include "plan/plan.h"
+
+namespace collective_ops {
+
+enum class PathChoice : uint8_t { kAuto, kStaged, kDirect };
+
+// What COLLECTIVE_OPS_PATH and COLLECTIVE_OPS_ALGORITHM force; must be equal on all ranks.
+struct Forced {
+  PathChoice path = PathChoice::kAuto;
+  std::string algorithm;  // empty: choose
+};
+Result<Forced> forced_by_environment();
+
+// Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it alone is used.
+// Otherwise `direct` runs where every rank's memory can be reached by its peers, else `staged`.
+struct PlanNames {
+  std::string_view eager;
+  std::string_view direct;
+  std::string_view staged;
+};
+// `bytes`: of the vector, or of one rank's part (all_gather, reduce_scatter).
+PlanNames choose(Collective collective, size_t bytes, int world_size, const Forced& forced);
+
+// The size of a piece so that all regions of `plan` fit in `scratch_bytes`; a multiple of 64.
+size_t chunk_bytes(const Plan& plan, int world_size, size_t scratch_bytes);
+
+}  // namespace collective_ops
