@@ -287,7 +287,7 @@ def test_a_rank_that_left_without_an_error_is_mentioned(tmp_path: Path) -> None:
         tmp_path,
         """
 if rank == 1: sys.exit(0)
-while "Z" not in open(f"/proc/{os.getppid()}/stat").read() and not os.path.exists("go"): time.sleep(0.01)
+while not os.path.exists("go"): time.sleep(0.01)
 raise RuntimeError("peer_lost: rank 1 has gone")
 """,
     )
