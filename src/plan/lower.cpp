@@ -170,6 +170,10 @@ class Lowering {
   void lower_loop(const Loop& loop) {
     uint32_t signals = 0;
     for (const Statement& s : loop.body) {
+      const bool may_lag = s.action == Action::kWait || (is_data(s.action) && loop.over == Loop::Over::kChunks);
+      if (s.lag < 0 || s.lag > (may_lag ? std::numeric_limits<uint8_t>::max() : 0)) {
+        fail(ErrorCode::kInternal, "a lag where none can be");
+      }
       if (s.action == Action::kSignal || s.action == Action::kWait) {
         signals = std::max<uint32_t>(signals, s.signal + 1);
       }
@@ -207,7 +211,6 @@ class Lowering {
     for_each_ref(loop, [&](const Ref& ref) { extent = std::max(extent, longest(ref)); });
     int lag = 0;
     for (const Statement& s : loop.body) {
-      if (s.lag < 0 || s.lag > std::numeric_limits<uint8_t>::max()) fail(ErrorCode::kInternal, "lag out of range");
       if (is_data(s.action)) lag = std::max(lag, s.lag);
     }
     const uint64_t chunks = (extent + binding_.chunk_bytes - 1) / binding_.chunk_bytes;

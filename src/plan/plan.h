@@ -79,7 +79,9 @@ struct Statement {
   Action action = Action::kCopy;
   Guard guard = Guard::kEveryone;
   Each each = Each::kNone;
-  int lag = 0;  // in a Loop: works on (or waits for) iteration - lag; skipped where there is none
+  // Works on chunk (iteration - lag) of a Loop over chunks; kWait of any Loop waits for that iteration.
+  // Skipped where there is none.
+  int lag = 0;
   std::vector<Ref> destinations;  // kReduce: an owner of kEachRank stands for all ranks (each = kNone)
   std::vector<Ref> sources;       // kReduce: an owner of kEachRank stands for ranks 0, 1, ... n-1 in order
   RankTerm peer = kEachRank;
