@@ -74,7 +74,8 @@ Result<Found> find_files(std::span<const std::filesystem::path> inputs) {
       if (parse_name(entries->path())) paths.insert(entries->path());
     }
     if (error) {
-      return Status(ErrorCode::kSystem, fmt::format("merging traces: reading {}: {}", input.string(), error.message()));
+      return Status(ErrorCode::kSystem,
+                    fmt::format("merging traces: reading {}: {}", input.string(), error.message()));
     }
   }
   Found found;
@@ -93,7 +94,8 @@ Result<Found> find_files(std::span<const std::filesystem::path> inputs) {
     for (const Broken& broken : found.broken) names.push_back(broken.reason);
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("merging traces: no usable comm_trace.*.rank*.bin in {}; run the job with "
-                              "COLLECTIVE_OPS_TRACE=1, or name the directory it ran in", fmt::join(names, "; ")));
+                              "COLLECTIVE_OPS_TRACE=1, or name the directory it ran in",
+                              fmt::join(names, "; ")));
   }
   return found;
 }
@@ -114,7 +116,8 @@ Status choose_job(Found& found, const std::string& wanted, MergeSummary& summary
   }
   if (newest == nullptr) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("merging traces: no job \"{}\" here; there are: \"{}\"", wanted, fmt::join(jobs, "\", \"")));
+                  fmt::format("merging traces: no job \"{}\" here; there are: \"{}\"", wanted,
+                              fmt::join(jobs, "\", \"")));
   }
   summary.job = newest->info().job_id;
   summary.world_size = newest->info().world_size;
@@ -131,14 +134,16 @@ Status choose_job(Found& found, const std::string& wanted, MergeSummary& summary
       summary.older_files.push_back(info.path.string());
     }
   }
-  std::sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.info().rank < b.info().rank; });
+  std::sort(chosen.begin(), chosen.end(),
+            [](const auto& a, const auto& b) { return a.info().rank < b.info().rank; });
   found.files = std::move(chosen);
   for (size_t i = 1; i < found.files.size(); ++i) {
     const TraceFileInfo& a = found.files[i - 1].info();
     const TraceFileInfo& b = found.files[i].info();
     if (a.rank == b.rank) {
-      return Status(ErrorCode::kInvalidArgument, fmt::format("merging traces: {} and {} are both of rank {}; name one",
-                                                             a.path.string(), b.path.string(), a.rank));
+      return Status(ErrorCode::kInvalidArgument,
+                    fmt::format("merging traces: {} and {} are both of rank {}; name one", a.path.string(),
+                                b.path.string(), a.rank));
     }
   }
   return Status();
@@ -174,7 +179,8 @@ std::vector<int64_t> real_minus_monotonic(const std::vector<Source>& sources) {
   std::vector<int64_t> offsets;
   for (const Source& source : sources) {
     const int64_t own = source.info.opened_real_ns - source.info.opened_monotonic_ns;
-    offsets.push_back(source.info.boot_id.empty() ? own : of_host.try_emplace(source.info.boot_id, own).first->second);
+    offsets.push_back(
+        source.info.boot_id.empty() ? own : of_host.try_emplace(source.info.boot_id, own).first->second);
   }
   return offsets;
 }
@@ -195,8 +201,8 @@ void describe_ranks(const std::vector<Source>& sources, MergeSummary& summary) {
   for (const Source& source : sources) {
     const TraceFileInfo& info = source.info;
     missing.erase(info.rank);
-    summary.ranks.push_back({info.rank, info.path.string(), info.host, info.pid, source.calls, info.lost_calls,
-                             info.closed, info.recording_pid != 0, source.problem});
+    summary.ranks.push_back({info.rank, info.path.string(), info.host, info.pid, source.calls,
+                             info.lost_calls, info.closed, info.recording_pid != 0, source.problem});
     summary.calls += source.calls;
   }
   summary.missing_ranks.assign(missing.begin(), missing.end());
@@ -231,20 +237,24 @@ Status write_timeline(const std::vector<Source>& sources, const MergeSummary& su
 }  // namespace
 
 bool MergeSummary::complete() const {
-  return missing_ranks.empty() && unreadable.empty() && std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) {
+  return missing_ranks.empty() && unreadable.empty() &&
+         std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) {
            return rank.problem.empty() && rank.lost_calls == 0 && !rank.recording;
          });
 }
 
 std::string MergeSummary::text() const {
-  std::string text = fmt::format("{}: {} calls of {} of {} ranks of job \"{}\"\n", output, calls, ranks.size(),
-                                 world_size, job);
+  std::string text = fmt::format("{}: {} calls of {} of {} ranks of job \"{}\"\n", output, calls,
+                                 ranks.size(), world_size, job);
   if (!missing_ranks.empty()) text += fmt::format("missing: rank {}\n", fmt::join(missing_ranks, ", "));
   for (const MergedRank& rank : ranks) {
-    if (!rank.problem.empty()) text += fmt::format("damaged: rank {}: {}: {}\n", rank.rank, rank.path, rank.problem);
-    if (rank.lost_calls > 0) text += fmt::format("rank {} had no room for its last {} calls\n", rank.rank, rank.lost_calls);
+    if (!rank.problem.empty())
+      text += fmt::format("damaged: rank {}: {}: {}\n", rank.rank, rank.path, rank.problem);
+    if (rank.lost_calls > 0)
+      text += fmt::format("rank {} had no room for its last {} calls\n", rank.rank, rank.lost_calls);
     if (rank.recording) text += fmt::format("rank {} (pid {}) is still recording\n", rank.rank, rank.pid);
-    if (!rank.closed && !rank.recording) text += fmt::format("rank {} did not leave in order (killed?)\n", rank.rank);
+    if (!rank.closed && !rank.recording)
+      text += fmt::format("rank {} did not leave in order (killed?)\n", rank.rank);
   }
   for (const std::string& file : unreadable) text += fmt::format("unreadable: {}\n", file);
   if (!older_files.empty()) {
@@ -255,14 +265,16 @@ std::string MergeSummary::text() const {
   return text;
 }
 
-Result<MergeSummary> merge_traces(std::span<const std::filesystem::path> inputs, const MergeOptions& options) {
+Result<MergeSummary> merge_traces(std::span<const std::filesystem::path> inputs,
+                                  const MergeOptions& options) {
   auto found = find_files(inputs);
   if (!found.ok()) return found.status();
   MergeSummary summary;
   summary.output = options.output.string();
   if (Status status = choose_job(*found, options.job, summary); !status.ok()) return status;
   for (const Broken& broken : found->broken) {
-    if (broken.hash.empty() || broken.hash == job_hash(summary.job)) summary.unreadable.push_back(broken.reason);
+    if (broken.hash.empty() || broken.hash == job_hash(summary.job))
+      summary.unreadable.push_back(broken.reason);
   }
   std::vector<Source> sources;
   for (TraceFileReader& file : found->files) sources.push_back(survey(file));

@@ -37,11 +37,11 @@ struct MergeSummary {
   std::string output;
   int world_size = 0;
   uint64_t calls = 0;
-  std::vector<MergedRank> ranks;            // ascending
-  std::vector<int> missing_ranks;           // no file, or one whose header cannot be read
-  std::vector<std::string> unreadable;      // "path: reason"
-  std::vector<std::string> other_jobs;      // jobs whose files lie there too and were left alone
-  std::vector<std::string> older_files;     // of an earlier start of the same job, left alone
+  std::vector<MergedRank> ranks;         // ascending
+  std::vector<int> missing_ranks;        // no file, or one whose header cannot be read
+  std::vector<std::string> unreadable;   // "path: reason"
+  std::vector<std::string> other_jobs;   // jobs whose files lie there too and were left alone
+  std::vector<std::string> older_files;  // of an earlier start of the same job, left alone
   bool files_removed = false;
 
   // All ranks are there and nothing of them is damaged, lost or still being written.

@@ -31,10 +31,11 @@ std::string fault_of(const TraceFileHeader& header) {
     return fmt::format("its format is {}, this program reads {}; merge it with the version that wrote it",
                        header.version, kTraceFormatVersion);
   }
-  const bool sound = header.header_bytes == sizeof(TraceFileHeader) && header.call_bytes == sizeof(CallRecord) &&
-                     header.peer_bytes == sizeof(PeerRecord) && header.world_size >= 1 &&
-                     header.world_size <= kNoPeer && header.rank >= 0 && header.rank < header.world_size &&
-                     is_time(header.opened_monotonic_ns) && is_time(header.opened_real_ns);
+  const bool sound = header.header_bytes == sizeof(TraceFileHeader) &&
+                     header.call_bytes == sizeof(CallRecord) && header.peer_bytes == sizeof(PeerRecord) &&
+                     header.world_size >= 1 && header.world_size <= kNoPeer && header.rank >= 0 &&
+                     header.rank < header.world_size && is_time(header.opened_monotonic_ns) &&
+                     is_time(header.opened_real_ns);
   return sound ? "" : "its header is damaged";
 }
 
@@ -51,7 +52,8 @@ int64_t recording_pid(int descriptor) {
 Result<TraceFileReader> TraceFileReader::open(const std::filesystem::path& path) {
   std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.c_str(), "rbe"));
   if (file == nullptr) {
-    return Status(ErrorCode::kSystem, fmt::format("opening the trace file {}: {}", path.string(), std::strerror(errno)));
+    return Status(ErrorCode::kSystem,
+                  fmt::format("opening the trace file {}: {}", path.string(), std::strerror(errno)));
   }
   const auto header = std::make_unique<TraceFileHeader>();
   if (std::fread(static_cast<void*>(header.get()), sizeof(*header), 1, file.get()) != 1) {
@@ -59,7 +61,8 @@ Result<TraceFileReader> TraceFileReader::open(const std::filesystem::path& path)
                   fmt::format("reading the trace file {}: it is shorter than its header", path.string()));
   }
   if (const std::string fault = fault_of(*header); !fault.empty()) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("reading the trace file {}: {}", path.string(), fault));
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("reading the trace file {}: {}", path.string(), fault));
   }
   TraceFileInfo info;
   info.path = path;
@@ -93,7 +96,8 @@ TraceFileReader::Entry TraceFileReader::next() {
     const bool group = header.kind == EntryKind::kGroup &&
                        header.bytes >= sizeof(GroupEntry) + header.items * sizeof(uint32_t) &&
                        header.bytes <= sizeof(GroupEntry) + header.items * sizeof(uint32_t) + kLargestName;
-    if (!call && !group) return stop(fmt::format("damaged {} bytes behind its header", position_ - sizeof(header)));
+    if (!call && !group)
+      return stop(fmt::format("damaged {} bytes behind its header", position_ - sizeof(header)));
     if (call ? !read_call(header) : !read_group(header)) return Entry::kEnd;
     if (group) return Entry::kGroup;
     ++calls_;
@@ -122,7 +126,8 @@ bool TraceFileReader::read_call(const EntryHeader& header) {
 
 bool TraceFileReader::read_group(const EntryHeader& header) {
   GroupEntry entry;
-  if (!read(reinterpret_cast<std::byte*>(&entry) + sizeof(header), sizeof(entry) - sizeof(header))) return false;
+  if (!read(reinterpret_cast<std::byte*>(&entry) + sizeof(header), sizeof(entry) - sizeof(header)))
+    return false;
   std::vector<uint32_t> ranks(header.items);
   if (!ranks.empty() && !read(ranks.data(), ranks.size() * sizeof(uint32_t))) return false;
   std::string name(header.bytes - sizeof(entry) - ranks.size() * sizeof(uint32_t), '\0');
@@ -139,7 +144,8 @@ bool TraceFileReader::read_group(const EntryHeader& header) {
 bool TraceFileReader::plausible() const {
   const auto is_rank = [&](int64_t rank) { return rank >= 0 && rank < info_.world_size; };
   const bool names = static_cast<int>(call_.collective) < kCollectiveCount &&
-                     static_cast<int>(call_.type) < kDataTypeCount && static_cast<int>(call_.op) < kReduceOpCount &&
+                     static_cast<int>(call_.type) < kDataTypeCount &&
+                     static_cast<int>(call_.op) < kReduceOpCount &&
                      static_cast<int>(call_.path) < kTracePathCount && call_.algorithm < kMaxAlgorithmNames &&
                      static_cast<int>(call_.status) < kErrorCodeCount;
   const bool times = is_time(call_.issued_ns) && is_time(call_.begun_ns) && is_time(call_.ended_ns) &&

@@ -54,9 +54,9 @@ class TraceFileReader {
 
   // The next entry that can be. kEnd: after the last, or where the file cannot be followed further.
   Entry next();
-  const CallRecord& call() const { return call_; }                     // of the last kCall
-  std::span<const PeerRecord> peers() const { return peers_; }         // of the last kCall
-  const TraceGroup& group() const { return group_; }                   // of the last kGroup
+  const CallRecord& call() const { return call_; }              // of the last kCall
+  std::span<const PeerRecord> peers() const { return peers_; }  // of the last kCall
+  const TraceGroup& group() const { return group_; }            // of the last kGroup
 
   // Once kEnd was returned: why entries are missing, "" where none are.
   std::string problem() const;
@@ -76,7 +76,7 @@ class TraceFileReader {
   TraceFileInfo info_;
   uint64_t position_ = 0;  // behind the header
   uint64_t calls_ = 0;
-  uint64_t skipped_ = 0;   // calls whose values cannot be
+  uint64_t skipped_ = 0;  // calls whose values cannot be
   std::string stopped_;
   CallRecord call_;
   std::vector<PeerRecord> peers_;

@@ -5,7 +5,8 @@
 namespace collective_ops {
 namespace {
 
-constexpr std::array<std::string_view, kTracePathCount> kPaths = {"none", "inline", "staged", "direct", "read"};
+constexpr std::array<std::string_view, kTracePathCount> kPaths = {"none", "inline", "staged", "direct",
+                                                                  "read"};
 
 }  // namespace
 

@@ -39,25 +39,25 @@ struct EntryHeader {
 
 // One call of one rank. Times are CLOCK_MONOTONIC nanoseconds.
 struct CallRecord {
-  EntryHeader header;            // set by the recorder
-  uint64_t sequence = 0;         // of the call in its group, equal on all ranks
-  uint32_t group = 0;            // 0: the world; others as given to define_group()
-  int32_t root = -1;             // world rank, -1 where the collective has none
+  EntryHeader header;     // set by the recorder
+  uint64_t sequence = 0;  // of the call in its group, equal on all ranks
+  uint32_t group = 0;     // 0: the world; others as given to define_group()
+  int32_t root = -1;      // world rank, -1 where the collective has none
   Collective collective = Collective::kBarrier;
   DataType type = DataType::kUInt8;
   ReduceOp op = ReduceOp::kSum;  // meaningless where the collective does not reduce
   TracePath path = TracePath::kNone;
-  uint8_t algorithm = 0;         // index into the names given to Recorder::open
+  uint8_t algorithm = 0;  // index into the names given to Recorder::open
   ErrorCode status = ErrorCode::kOk;
   uint16_t longest_peer = kNoPeer;  // set by the recorder from the peers
-  uint64_t count = 0;            // elements, as the caller of the collective gave them
-  uint64_t bytes = 0;            // payload of this rank's call
-  int64_t issued_ns = 0;         // the user made the call
-  int64_t begun_ns = 0;          // it left the queue; equal to issued_ns for a blocking call
+  uint64_t count = 0;               // elements, as the caller of the collective gave them
+  uint64_t bytes = 0;               // payload of this rank's call
+  int64_t issued_ns = 0;            // the user made the call
+  int64_t begun_ns = 0;             // it left the queue; equal to issued_ns for a blocking call
   int64_t ended_ns = 0;
-  int64_t waited_ns = 0;         // in this call, for peers, all together
-  int64_t longest_wait_ns = 0;   // set by the recorder from the peers
-  int64_t moved_ns = 0;          // executing copies and reductions
+  int64_t waited_ns = 0;        // in this call, for peers, all together
+  int64_t longest_wait_ns = 0;  // set by the recorder from the peers
+  int64_t moved_ns = 0;         // executing copies and reductions
 };
 static_assert(sizeof(CallRecord) == 96);
 
@@ -65,11 +65,11 @@ static_assert(sizeof(CallRecord) == 96);
 // by the reader if it loaded from the peer's memory or staging slot, by the writer if it stored
 // into the peer's.
 struct PeerRecord {
-  uint64_t peer : 16 = 0;        // world rank
-  uint64_t waited_ns : 48 = 0;   // until this peer was ready
-  uint64_t read_bytes = 0;       // from the peer
-  uint64_t written_bytes = 0;    // to the peer
-  uint64_t moved_ns = 0;         // 0: not measured per peer; readers then split the call's by bytes
+  uint64_t peer : 16 = 0;       // world rank
+  uint64_t waited_ns : 48 = 0;  // until this peer was ready
+  uint64_t read_bytes = 0;      // from the peer
+  uint64_t written_bytes = 0;   // to the peer
+  uint64_t moved_ns = 0;        // 0: not measured per peer; readers then split the call's by bytes
 };
 static_assert(sizeof(PeerRecord) == 32);
 
@@ -91,14 +91,14 @@ struct TraceFileHeader {
   int32_t rank = 0;
   int32_t world_size = 1;
   int64_t pid = 0;
-  uint64_t run = 0;              // equal on all ranks of one start of the job; 0: unknown
+  uint64_t run = 0;                 // equal on all ranks of one start of the job; 0: unknown
   int64_t opened_monotonic_ns = 0;  // one instant on both clocks
   int64_t opened_real_ns = 0;
   std::atomic<uint64_t> committed_bytes{0};  // of entries behind the header; written after them
   std::atomic<uint64_t> committed_calls{0};
-  std::atomic<uint64_t> lost_calls{0};       // after the disk was full
-  std::atomic<uint64_t> closed{0};           // 1: the rank left in order
-  char boot_id[40] = {};         // equal: CLOCK_MONOTONIC is comparable
+  std::atomic<uint64_t> lost_calls{0};  // after the disk was full
+  std::atomic<uint64_t> closed{0};      // 1: the rank left in order
+  char boot_id[40] = {};                // equal: CLOCK_MONOTONIC is comparable
   char job_id[512] = {};
   char host[256] = {};
   char algorithms[kMaxAlgorithmNames][32] = {};

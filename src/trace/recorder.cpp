@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kHeaderBytes = sizeof(TraceFileHeader);
 constexpr uint64_t kPopulateBytes = uint64_t{64} << 10;  // stays in the L2 cache, 15 us at a time
 constexpr uint64_t kLargestStep = uint64_t{32} << 20;
-constexpr int kPopulateWrite = 23;                       // MADV_POPULATE_WRITE, absent from older headers
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, absent from older headers
 
 uint64_t page_size() {
   static const uint64_t size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -57,12 +57,14 @@ std::string boot_id() {
 Status check(const RecorderIdentity& identity) {
   if (identity.world_size < 1 || identity.rank < 0 || identity.rank >= identity.world_size ||
       identity.world_size > kNoPeer) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("starting the trace: rank {} of {} ranks cannot be", identity.rank, identity.world_size));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("starting the trace: rank {} of {} ranks cannot be", identity.rank, identity.world_size));
   }
   if (identity.algorithms.size() > kMaxAlgorithmNames) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("starting the trace: {} names of algorithms, at most {} fit",
-                                                           identity.algorithms.size(), kMaxAlgorithmNames));
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("starting the trace: {} names of algorithms, at most {} fit",
+                              identity.algorithms.size(), kMaxAlgorithmNames));
   }
   return Status();
 }
@@ -70,7 +72,8 @@ Status check(const RecorderIdentity& identity) {
 }  // namespace
 
 Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& directory,
-                                                 const RecorderIdentity& identity, const RecorderLimits& limits) {
+                                                 const RecorderIdentity& identity,
+                                                 const RecorderLimits& limits) {
   if (Status status = check(identity); !status.ok()) return status;
   const auto path = directory / trace_file_name(identity.job_id, identity.rank);
   // A new file takes the older one's name once it is usable. Cutting the older one short instead
@@ -79,9 +82,11 @@ Result<std::unique_ptr<Recorder>> Recorder::open(const std::filesystem::path& di
   unlink(fresh.c_str());
   const int descriptor = ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (descriptor < 0) {
-    return Status(ErrorCode::kSystem,
-                  fmt::format("rank {}: creating the trace file {}: {}; set COLLECTIVE_OPS_TRACE_DIR to a directory "
-                              "that can be written", identity.rank, path.string(), std::strerror(errno)));
+    return Status(
+        ErrorCode::kSystem,
+        fmt::format("rank {}: creating the trace file {}: {}; set COLLECTIVE_OPS_TRACE_DIR to a directory "
+                    "that can be written",
+                    identity.rank, path.string(), std::strerror(errno)));
   }
   std::unique_ptr<Recorder> recorder(new Recorder(path, descriptor, limits));
   if (Status status = recorder->start(identity); !status.ok()) {
@@ -119,7 +124,8 @@ Status Recorder::start(const RecorderIdentity& identity) {
   copy_text(header_->boot_id, boot_id());
   copy_text(header_->job_id, identity.job_id);
   copy_text(header_->host, host_name());
-  for (size_t i = 0; i < identity.algorithms.size(); ++i) copy_text(header_->algorithms[i], identity.algorithms[i]);
+  for (size_t i = 0; i < identity.algorithms.size(); ++i)
+    copy_text(header_->algorithms[i], identity.algorithms[i]);
   position_ = kHeaderBytes;
   // Tells a merge that this rank still records; the kernel drops it with the process. Where a file
   // system has no locks, a merge takes what is there.
@@ -149,7 +155,8 @@ void Recorder::define_group(uint32_t group, std::string_view name, std::span<con
   const std::string_view cut = name.substr(0, 256);
   GroupEntry entry;
   entry.header.items = static_cast<uint16_t>(members);
-  entry.header.bytes = static_cast<uint32_t>(round_up(sizeof(entry) + members * sizeof(uint32_t) + cut.size(), 8));
+  entry.header.bytes =
+      static_cast<uint32_t>(round_up(sizeof(entry) + members * sizeof(uint32_t) + cut.size(), 8));
   entry.group = group;
   entry.name_bytes = static_cast<uint32_t>(cut.size());
   const std::lock_guard lock(mutex_);
@@ -230,7 +237,8 @@ bool Recorder::grow(uint64_t bytes) {
     return false;
   }
   if (!allocate(end)) return false;
-  void* window = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, static_cast<off_t>(begin));
+  void* window =
+      mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, static_cast<off_t>(begin));
   if (window == MAP_FAILED) {
     stop(ErrorCode::kSystem, fmt::format("mapping more of it: {}", std::strerror(errno)));
     return false;
@@ -247,7 +255,8 @@ bool Recorder::allocate(uint64_t end) {
   // Past this limit the kernel sends SIGXFSZ, whose default ends the process: ask first.
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && end > limit.rlim_cur) {
-    stop(ErrorCode::kSystem, fmt::format("files of this process may have {} bytes (ulimit -f)", limit.rlim_cur));
+    stop(ErrorCode::kSystem,
+         fmt::format("files of this process may have {} bytes (ulimit -f)", limit.rlim_cur));
     return false;
   }
   const uint64_t begin = window_end_;
@@ -263,8 +272,10 @@ bool Recorder::allocate(uint64_t end) {
 }
 
 void Recorder::stop(ErrorCode code, std::string reason) {
-  status_ = Status(code, fmt::format("the trace file {} cannot grow: {}; later calls of this rank are missing in the "
-                                     "trace", path_.string(), reason));
+  status_ = Status(
+      code, fmt::format("the trace file {} cannot grow: {}; later calls of this rank are missing in the "
+                        "trace",
+                        path_.string(), reason));
   std::fprintf(stderr, "collective_ops: warning: %s\n", status_.message().c_str());
 }
 

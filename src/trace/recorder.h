@@ -41,7 +41,8 @@ class Recorder {
   // Creates comm_trace.<job hash>.rank<k>.bin in `directory`, in place of an older one of that name.
   // kInvalidArgument: rank or world_size cannot be; kSystem: no directory, no permission, disk full.
   static Result<std::unique_ptr<Recorder>> open(const std::filesystem::path& directory,
-                                                const RecorderIdentity& identity, const RecorderLimits& limits = {});
+                                                const RecorderIdentity& identity,
+                                                const RecorderLimits& limits = {});
   // Marks the file as complete and cuts it to its length. Does nothing in a forked child.
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -63,7 +64,7 @@ class Recorder {
   std::byte* reserve(uint64_t bytes);  // room for one entry, or null once recording has stopped
   bool grow(uint64_t bytes);
   bool populate(uint64_t bytes);
-  bool allocate(uint64_t end);         // file length at least `end`, with its blocks
+  bool allocate(uint64_t end);  // file length at least `end`, with its blocks
   void commit(uint64_t bytes);
   void stop(ErrorCode code, std::string reason);
   void unmap_window();
@@ -77,8 +78,8 @@ class Recorder {
   std::byte* window_ = nullptr;  // mapping of [window_begin_, window_end_) of the file
   uint64_t window_begin_ = 0;
   uint64_t window_end_ = 0;
-  uint64_t ready_end_ = 0;       // pages up to here are there
-  uint64_t position_ = 0;        // file offset of the next entry
+  uint64_t ready_end_ = 0;  // pages up to here are there
+  uint64_t position_ = 0;   // file offset of the next entry
   Status status_;
 };
 

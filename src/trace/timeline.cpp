@@ -18,11 +18,13 @@ constexpr size_t kRanksInFull = 16;  // longer member lists stand in distributed
 
 // As PyTorch's profiler spells them.
 constexpr std::array<std::string_view, kCollectiveCount> kKinetoNames = {
-    "barrier", "allreduce", "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce", "gather", "scatter",
-    "all_to_all", "allgather", "reduce_scatter", "gather", "scatter", "all_to_allv", "send", "recv"};
+    "barrier", "allreduce",  "_allgather_base", "_reduce_scatter_base", "broadcast", "reduce",  "gather",
+    "scatter", "all_to_all", "allgather",       "reduce_scatter",       "gather",    "scatter", "all_to_allv",
+    "send",    "recv"};
 constexpr std::array<std::string_view, kDataTypeCount> kKinetoTypes = {
-    "Char", "Short", "Int", "Long", "Byte", "UInt16", "UInt32", "UInt64", "Half", "BFloat16", "Float", "Double",
-    "Bool", "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
+    "Char",   "Short",        "Int",           "Long",          "Byte",       "UInt16",
+    "UInt32", "UInt64",       "Half",          "BFloat16",      "Float",      "Double",
+    "Bool",   "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
 
 struct MessageSizes {
   bool known = false;
@@ -87,7 +89,9 @@ void append(fmt::memory_buffer& out, const Format& format, Values&&... values) {
   fmt::format_to(std::back_inserter(out), format, std::forward<Values>(values)...);
 }
 
-void put(fmt::memory_buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
+void put(fmt::memory_buffer& out, std::string_view text) {
+  out.append(text.data(), text.data() + text.size());
+}
 
 }  // namespace
 
@@ -118,8 +122,10 @@ Result<std::unique_ptr<TimelineWriter>> TimelineWriter::create(const std::filesy
   std::string temporary = fmt::format("{}.{}.tmp", path.string(), getpid());
   std::FILE* file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) {
-    return Status(ErrorCode::kSystem, fmt::format("writing the trace {}: {}; choose another output or make its "
-                                                  "directory writable", path.string(), std::strerror(errno)));
+    return Status(ErrorCode::kSystem,
+                  fmt::format("writing the trace {}: {}; choose another output or make its "
+                              "directory writable",
+                              path.string(), std::strerror(errno)));
   }
   return std::unique_ptr<TimelineWriter>(new TimelineWriter(path, std::move(temporary), file));
 }
@@ -133,26 +139,33 @@ TimelineWriter::~TimelineWriter() {
   unlink(temporary_.c_str());
 }
 
-void TimelineWriter::begin(const MergeSummary& summary, const std::vector<TraceGroup>& groups, int64_t base_ns) {
+void TimelineWriter::begin(const MergeSummary& summary, const std::vector<TraceGroup>& groups,
+                           int64_t base_ns) {
   const auto out = std::back_inserter(out_);
-  fmt::format_to(out, "{{\"schemaVersion\":1,\n\"distributedInfo\":{{\"backend\":\"collective_ops\","
-                          "\"world_size\":{},\"pg_count\":{},\"pg_config\":[", summary.world_size, groups.size());
+  fmt::format_to(out,
+                 "{{\"schemaVersion\":1,\n\"distributedInfo\":{{\"backend\":\"collective_ops\","
+                 "\"world_size\":{},\"pg_count\":{},\"pg_config\":[",
+                 summary.world_size, groups.size());
   std::string_view comma = "";
   for (const TraceGroup& group : groups) {
-    fmt::format_to(out, "{}\n{{\"pg_name\":\"{}\",\"pg_desc\":{},\"backend_config\":\"collective_ops\","
-                            "\"pg_size\":{},\"ranks\":[{}]}}", comma, group.id, json_text(group.name),
-           group.ranks.size(), fmt::join(group.ranks, ","));
+    fmt::format_to(out,
+                   "{}\n{{\"pg_name\":\"{}\",\"pg_desc\":{},\"backend_config\":\"collective_ops\","
+                   "\"pg_size\":{},\"ranks\":[{}]}}",
+                   comma, group.id, json_text(group.name), group.ranks.size(), fmt::join(group.ranks, ","));
     comma = ",";
   }
-  fmt::format_to(out, "]}},\n\"displayTimeUnit\":\"ns\",\n\"baseTimeNanoseconds\":{},\n\"collective_ops\":"
-                          "{{\"format\":{},\"job\":{},\"world_size\":{},\"missing_ranks\":[{}],\"ranks\":[",
-         base_ns, kTraceFormatVersion, json_text(summary.job), summary.world_size,
-         fmt::join(summary.missing_ranks, ","));
+  fmt::format_to(out,
+                 "]}},\n\"displayTimeUnit\":\"ns\",\n\"baseTimeNanoseconds\":{},\n\"collective_ops\":"
+                 "{{\"format\":{},\"job\":{},\"world_size\":{},\"missing_ranks\":[{}],\"ranks\":[",
+                 base_ns, kTraceFormatVersion, json_text(summary.job), summary.world_size,
+                 fmt::join(summary.missing_ranks, ","));
   comma = "";
   for (const MergedRank& rank : summary.ranks) {
-    fmt::format_to(out, "{}\n{{\"rank\":{},\"host\":{},\"pid\":{},\"calls\":{},\"lost_calls\":{},\"closed\":{},"
-                            "\"problem\":{}}}", comma, rank.rank, json_text(rank.host), rank.pid, rank.calls,
-           rank.lost_calls, rank.closed, json_text(rank.problem));
+    fmt::format_to(out,
+                   "{}\n{{\"rank\":{},\"host\":{},\"pid\":{},\"calls\":{},\"lost_calls\":{},\"closed\":{},"
+                   "\"problem\":{}}}",
+                   comma, rank.rank, json_text(rank.host), rank.pid, rank.calls, rank.lost_calls, rank.closed,
+                   json_text(rank.problem));
     comma = ",";
   }
   put(out_, "]},\n\"traceEvents\":[");
@@ -166,14 +179,15 @@ void TimelineWriter::separator() {
 void TimelineWriter::metadata(std::string_view name, int rank, std::string_view thread, std::string_view key,
                               std::string_view value) {
   separator();
-  append(out_, FMT_COMPILE("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}"), name, rank,
-         thread, key, value);
+  append(out_, FMT_COMPILE("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}"),
+         name, rank, thread, key, value);
 }
 
 void TimelineWriter::begin_rank(const TimelineRank& rank) {
   const TraceFileInfo& info = *rank.info;
   metadata("process_name", info.rank, "0", "name", fmt::format("\"rank {}\"", info.rank));
-  metadata("process_labels", info.rank, "0", "labels", json_text(fmt::format("{} pid {}", info.host, info.pid)));
+  metadata("process_labels", info.rank, "0", "labels",
+           json_text(fmt::format("{} pid {}", info.host, info.pid)));
   metadata("process_sort_index", info.rank, "0", "sort_index", fmt::format("{}", info.rank));
   for (const auto& [id, group] : rank.groups) {
     const std::string name = id == 0 ? "world" : fmt::format("group {} {}", id, group.name);
@@ -184,20 +198,21 @@ void TimelineWriter::begin_rank(const TimelineRank& rank) {
 void TimelineWriter::open_event(std::string_view category, std::string_view name, int rank, uint32_t group,
                                 int64_t ts, int64_t dur) {
   separator();
-  append(out_, FMT_COMPILE("{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"), category,
-         name, rank, group);
+  append(out_, FMT_COMPILE("{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":"),
+         category, name, rank, group);
   append_microseconds(out_, ts);
   put(out_, ",\"dur\":");
   append_microseconds(out_, dur);
 }
 
-void TimelineWriter::call(const TimelineRank& rank, const CallRecord& call, std::span<const PeerRecord> peers) {
+void TimelineWriter::call(const TimelineRank& rank, const CallRecord& call,
+                          std::span<const PeerRecord> peers) {
   const auto duration = [&](std::string_view key, int64_t nanoseconds) {
     append(out_, FMT_COMPILE(",\"{}\":"), key);
     append_microseconds(out_, nanoseconds);
   };
-  open_event("collective", name_of(call.collective), rank.info->rank, call.group, call.begun_ns + rank.to_base_ns,
-             call.ended_ns - call.begun_ns);
+  open_event("collective", name_of(call.collective), rank.info->rank, call.group,
+             call.begun_ns + rank.to_base_ns, call.ended_ns - call.begun_ns);
   append(out_, FMT_COMPILE(",\"args\":{{\"Collective name\":\"{}\""),
          kKinetoNames[static_cast<size_t>(call.collective)]);
   group_arguments(rank, call);
@@ -205,8 +220,8 @@ void TimelineWriter::call(const TimelineRank& rank, const CallRecord& call, std:
   if (reduces(call.collective)) append(out_, FMT_COMPILE(",\"op\":\"{}\""), name_of(call.op));
   if (call.root >= 0) append(out_, FMT_COMPILE(",\"root\":{}"), call.root);
   const std::string& algorithm = rank.info->algorithms[call.algorithm];
-  append(out_, FMT_COMPILE(",\"algorithm\":{},\"path\":\"{}\",\"bytes\":{},\"status\":\"{}\""), json_text(algorithm),
-         name_of(call.path), call.bytes, name_of(call.status));
+  append(out_, FMT_COMPILE(",\"algorithm\":{},\"path\":\"{}\",\"bytes\":{},\"status\":\"{}\""),
+         json_text(algorithm), name_of(call.path), call.bytes, name_of(call.status));
   duration("issued_us", call.issued_ns + rank.to_base_ns);
   duration("queued_us", call.begun_ns - call.issued_ns);
   duration("waited_us", call.waited_ns);
@@ -226,7 +241,8 @@ void TimelineWriter::group_arguments(const TimelineRank& rank, const CallRecord&
   const uint64_t members = group == rank.groups.end() ? 0 : group->second.ranks.size();
   const MessageSizes sizes = sizes_of(call, members, call.root == rank.info->rank);
   if (sizes.known && members > 0) {
-    append(out_, FMT_COMPILE(",\"In msg nelems\":{},\"Out msg nelems\":{},\"Group size\":{},\"dtype\":\"{}\""),
+    append(out_,
+           FMT_COMPILE(",\"In msg nelems\":{},\"Out msg nelems\":{},\"Group size\":{},\"dtype\":\"{}\""),
            sizes.in, sizes.out, members, kKinetoTypes[static_cast<size_t>(call.type)]);
   }
   append(out_, FMT_COMPILE(",\"Process Group Name\":\"{}\""), call.group);
@@ -249,14 +265,19 @@ void TimelineWriter::peer_arguments(std::span<const PeerRecord> peers) {
         append(out_, FMT_COMPILE(",\"{}\":{{\"{}\":"), key, static_cast<unsigned>(peer.peer));
       }
       open = true;
-      is_time ? append_microseconds(out_, static_cast<int64_t>(value)) : append(out_, FMT_COMPILE("{}"), value);
+      is_time ? append_microseconds(out_, static_cast<int64_t>(value))
+              : append(out_, FMT_COMPILE("{}"), value);
     }
     if (open) put(out_, "}");
   };
-  column("peer_waited_us", [](const PeerRecord& peer) { return uint64_t{peer.waited_ns}; }, true);
-  column("peer_moved_us", [](const PeerRecord& peer) { return peer.moved_ns; }, true);
-  column("peer_read_bytes", [](const PeerRecord& peer) { return peer.read_bytes; }, false);
-  column("peer_written_bytes", [](const PeerRecord& peer) { return peer.written_bytes; }, false);
+  column(
+      "peer_waited_us", [](const PeerRecord& peer) { return uint64_t{peer.waited_ns}; }, true);
+  column(
+      "peer_moved_us", [](const PeerRecord& peer) { return peer.moved_ns; }, true);
+  column(
+      "peer_read_bytes", [](const PeerRecord& peer) { return peer.read_bytes; }, false);
+  column(
+      "peer_written_bytes", [](const PeerRecord& peer) { return peer.written_bytes; }, false);
 }
 
 // What the call spent waiting and moving, drawn inside it, waiting first. Waits and moves alternate
@@ -267,8 +288,9 @@ void TimelineWriter::phases(const TimelineRank& rank, const CallRecord& call) {
   const int64_t moved = std::min(call.moved_ns, whole - waited);
   const int64_t begin = call.begun_ns + rank.to_base_ns;
   if (waited > 0) {
-    const auto name = call.longest_peer == kNoPeer ? std::string("wait")
-                                                   : fmt::format(FMT_COMPILE("wait for rank {}"), call.longest_peer);
+    const auto name = call.longest_peer == kNoPeer
+                          ? std::string("wait")
+                          : fmt::format(FMT_COMPILE("wait for rank {}"), call.longest_peer);
     open_event("wait", name, rank.info->rank, call.group, begin, waited);
     put(out_, "}");
   }
@@ -292,8 +314,10 @@ Status TimelineWriter::finish() {
   if (error_ == 0 && rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
   if (error_ == 0) return Status();
   unlink(temporary_.c_str());
-  return Status(ErrorCode::kSystem, fmt::format("writing the trace {}: {}; the ranks' files are kept, make room and "
-                                                "merge again", path_.string(), std::strerror(error_)));
+  return Status(ErrorCode::kSystem,
+                fmt::format("writing the trace {}: {}; the ranks' files are kept, make room and "
+                            "merge again",
+                            path_.string(), std::strerror(error_)));
 }
 
 }  // namespace collective_ops

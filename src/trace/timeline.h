@@ -46,8 +46,10 @@ class TimelineWriter {
 
  private:
   TimelineWriter(std::filesystem::path path, std::string temporary, std::FILE* file);
-  void open_event(std::string_view category, std::string_view name, int rank, uint32_t group, int64_t ts, int64_t dur);
-  void metadata(std::string_view name, int rank, std::string_view thread, std::string_view key, std::string_view value);
+  void open_event(std::string_view category, std::string_view name, int rank, uint32_t group, int64_t ts,
+                  int64_t dur);
+  void metadata(std::string_view name, int rank, std::string_view thread, std::string_view key,
+                std::string_view value);
   void group_arguments(const TimelineRank& rank, const CallRecord& call);
   void peer_arguments(std::span<const PeerRecord> peers);
   void phases(const TimelineRank& rank, const CallRecord& call);

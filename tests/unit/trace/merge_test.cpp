@@ -4,9 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/mount.h>
 #include <sys/wait.h>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "support.h"
@@ -39,8 +39,10 @@ std::filesystem::path make_file(const TemporaryDirectory& directory, const MadeU
                                 const std::vector<std::pair<CallRecord, std::vector<PeerRecord>>>& calls) {
   std::filesystem::path path;
   {
-    auto recorder = Recorder::open(directory.path(), {.job_id = made_up.job, .rank = made_up.rank,
-                                                      .world_size = made_up.world_size, .run = made_up.run,
+    auto recorder = Recorder::open(directory.path(), {.job_id = made_up.job,
+                                                      .rank = made_up.rank,
+                                                      .world_size = made_up.world_size,
+                                                      .run = made_up.run,
                                                       .algorithms = {"direct", "two_shot"}});
     EXPECT_TRUE(recorder.ok()) << recorder.status().message();
     for (const auto& [record, peers] : calls) (*recorder)->record(record, peers);
@@ -57,7 +59,9 @@ std::filesystem::path make_file(const TemporaryDirectory& directory, const MadeU
   return path;
 }
 
-MergeOptions into(const TemporaryDirectory& directory) { return {.output = directory.path() / "comm_trace.json"}; }
+MergeOptions into(const TemporaryDirectory& directory) {
+  return {.output = directory.path() / "comm_trace.json"};
+}
 
 Result<MergeSummary> merge(const TemporaryDirectory& directory, const MergeOptions& options) {
   const std::vector inputs = {directory.path()};
@@ -118,9 +122,14 @@ TEST(Merge, WritesTheGoldenText) {
 }
 
 TEST(Merge, KeepsEveryNanosecond) {
-  for (const auto& [nanoseconds, text] : std::vector<std::pair<int64_t, std::string>>{
-           {0, "0.000"}, {5, "0.005"}, {50, "0.050"}, {999, "0.999"}, {1000, "1.000"}, {1'234'567, "1234.567"},
-           {7'900'000'000'000'001, "7900000000000.001"}}) {
+  for (const auto& [nanoseconds, text] :
+       std::vector<std::pair<int64_t, std::string>>{{0, "0.000"},
+                                                    {5, "0.005"},
+                                                    {50, "0.050"},
+                                                    {999, "0.999"},
+                                                    {1000, "1.000"},
+                                                    {1'234'567, "1234.567"},
+                                                    {7'900'000'000'000'001, "7900000000000.001"}}) {
     fmt::memory_buffer out;
     append_microseconds(out, nanoseconds);
     EXPECT_EQ(fmt::to_string(out), text);
@@ -129,7 +138,8 @@ TEST(Merge, KeepsEveryNanosecond) {
 
 TEST(Merge, QuotesAnyBytes) {
   EXPECT_EQ(json_text("a\"b\\c\n"), R"("a\"b\\c\u000a")");
-  EXPECT_EQ(json_text("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"), "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"");
+  EXPECT_EQ(json_text("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"");
   EXPECT_EQ(json_text("\xff\xc3 \xed\xa0\x80 \xc0\x80 \xe2\x82"), "\"?? ??? ?? ??\"");
   std::string every;
   for (int c = 0; c < 256; ++c) every += static_cast<char>(c);
@@ -142,8 +152,10 @@ TEST(Merge, PutsRanksOfOneHostOnOneClock) {
   make_file(directory, {.rank = 0, .world_size = 3}, {{call(0, 5'000, 6'000), {}}});
   make_file(directory, {.rank = 1, .world_size = 3, .opened_real_ns = 1'699'999'990'000'000'000},
             {{call(0, 5'500, 6'000), {}}});
-  make_file(directory, {.rank = 2, .world_size = 3, .opened_monotonic_ns = 900'000, .host = "node-b",
-                        .boot_id = "other"}, {{call(0, 905'000, 906'000), {}}});
+  make_file(
+      directory,
+      {.rank = 2, .world_size = 3, .opened_monotonic_ns = 900'000, .host = "node-b", .boot_id = "other"},
+      {{call(0, 905'000, 906'000), {}}});
   ASSERT_TRUE(merge(directory, into(directory)).ok());
   const json calls = events_named(json::parse(read_text(directory.path() / "comm_trace.json")), "all_reduce");
   ASSERT_EQ(calls.size(), 3U);
@@ -199,7 +211,8 @@ TEST(Merge, EventsNestAndPhasesStayInsideTheirCall) {
 
 TEST(Merge, TakesTheNewestJobAndNamesTheOthers) {
   TemporaryDirectory directory;
-  make_file(directory, {.job = "old", .opened_real_ns = 1'700'000'000'000'000'000}, {{call(1, 2'000, 3'000), {}}});
+  make_file(directory, {.job = "old", .opened_real_ns = 1'700'000'000'000'000'000},
+            {{call(1, 2'000, 3'000), {}}});
   make_file(directory, {.job = "new", .world_size = 1, .opened_real_ns = 1'700'000'001'000'000'000},
             {{call(2, 2'000, 3'000), {}}});
   auto merged = merge(directory, into(directory));
@@ -265,7 +278,8 @@ TEST(Merge, KeepsFilesWhereTheDiskIsFull) {
   std::vector<std::pair<CallRecord, std::vector<PeerRecord>>> calls(500, {call(1, 2'000, 3'000), {}});
   make_file(directory, {.world_size = 1}, calls);
   TemporaryDirectory small;
-  if (mount("tmpfs", small.path().c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "may not mount a small disk";
+  if (mount("tmpfs", small.path().c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "may not mount a small disk";
   const Status status = merge(directory, into(small)).status();
   const auto left = small.names();
   umount(small.path().c_str());
@@ -278,9 +292,10 @@ TEST(Merge, KeepsFilesWhereTheDiskIsFull) {
 TEST(Merge, SurvivesAFileCutAnywhere) {
   TemporaryDirectory directory;
   make_file(directory, {.rank = 0}, {{call(1, 2'000, 3'000), {}}});
-  const auto path = make_file(directory, {.rank = 1}, {{call(1, 2'000, 3'000), {peer(0, 1, 2)}},
-                                                       {call(2, 4'000, 5'000), {peer(0, 3, 4)}},
-                                                       {call(3, 6'000, 7'000), {}}});
+  const auto path = make_file(directory, {.rank = 1},
+                              {{call(1, 2'000, 3'000), {peer(0, 1, 2)}},
+                               {call(2, 4'000, 5'000), {peer(0, 3, 4)}},
+                               {call(3, 6'000, 7'000), {}}});
   const std::string whole = read_text(path);
   const size_t entry = sizeof(CallRecord) + sizeof(PeerRecord);
   for (size_t length = 0; length < whole.size(); length += length + 1 < kHeader ? 61 : 1) {
@@ -307,8 +322,9 @@ TEST(Merge, SurvivesAFileCutAnywhere) {
 TEST(Merge, SurvivesAnyByteTurnedOver) {
   TemporaryDirectory directory;
   make_file(directory, {.rank = 0}, {{call(1, 2'000, 3'000), {}}});
-  const auto path = make_file(directory, {.rank = 1}, {{call(1, 2'000, 3'000), {peer(0, 1, 2)}},
-                                                       {call(2, 4'000, 5'000), {peer(0, 3, 4)}}});
+  const auto path =
+      make_file(directory, {.rank = 1},
+                {{call(1, 2'000, 3'000), {peer(0, 1, 2)}}, {call(2, 4'000, 5'000), {peer(0, 3, 4)}}});
   auto options = into(directory);
   options.keep_files = true;
   const std::string whole = read_text(path);
@@ -333,8 +349,11 @@ TEST(Merge, LeavesOutImpossibleCallsAndNamesThem) {
   CallRecord backwards = call(1, 3'000, 2'000);
   CallRecord unknown = call(2, 2'000, 3'000);
   unknown.collective = static_cast<Collective>(200);
-  make_file(directory, {.world_size = 1}, {{backwards, {}}, {unknown, {}}, {call(3, 2'000, 3'000), {peer(5, 1, 1)}},
-                                           {call(4, 2'000, 3'000), {}}});
+  make_file(directory, {.world_size = 1},
+            {{backwards, {}},
+             {unknown, {}},
+             {call(3, 2'000, 3'000), {peer(5, 1, 1)}},
+             {call(4, 2'000, 3'000), {}}});
   const auto merged = merge(directory, into(directory));
   ASSERT_TRUE(merged.ok());
   EXPECT_EQ(merged.value().calls, 1U);

@@ -19,7 +19,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 RecorderIdentity identity(int rank = 0, int world_size = 2) {
-  return {.job_id = "digits", .rank = rank, .world_size = world_size, .run = 7, .algorithms = {"direct", "two_shot"}};
+  return {.job_id = "digits",
+          .rank = rank,
+          .world_size = world_size,
+          .run = 7,
+          .algorithms = {"direct", "two_shot"}};
 }
 
 TEST(Recorder, WritesWhatItWasGiven) {
@@ -71,7 +75,8 @@ TEST(Recorder, GrowsOverManyWindows) {
   ASSERT_TRUE(recorder.ok());
   std::vector<PeerRecord> peers;
   for (int i = 0; i < 300; ++i) peers.push_back(peer(i, 1, 2));  // one entry is larger than a step
-  for (uint64_t i = 0; i < 200; ++i) (*recorder)->record(call(i, 1, 2), std::span(peers).first(i % 2 == 0 ? 300 : 3));
+  for (uint64_t i = 0; i < 200; ++i)
+    (*recorder)->record(call(i, 1, 2), std::span(peers).first(i % 2 == 0 ? 300 : 3));
   const FileView file((*recorder)->path());
   const auto calls = file.calls();
   ASSERT_EQ(calls.size(), 200U);
@@ -121,7 +126,8 @@ TEST(Recorder, WritesFromManyThreads) {
     std::vector<std::jthread> threads;
     for (uint64_t t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
-        for (uint64_t i = 0; i < 500; ++i) (*recorder)->record(call(t * 500 + i, 1, 2), std::vector{peer(1, 3, 4)});
+        for (uint64_t i = 0; i < 500; ++i)
+          (*recorder)->record(call(t * 500 + i, 1, 2), std::vector{peer(1, 3, 4)});
       });
     }
   }
@@ -207,16 +213,19 @@ TEST(Recorder, ObeysTheLimitOfFileSizes) {
   });
   ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_EQ(FileView(directory.path() / trace_file_name("digits", 0)).calls().size(), 3 * 4096 / sizeof(CallRecord));
+  EXPECT_EQ(FileView(directory.path() / trace_file_name("digits", 0)).calls().size(),
+            3 * 4096 / sizeof(CallRecord));
 }
 
 TEST(Recorder, GoesOnWithAFullDisk) {
   TemporaryDirectory directory;
-  if (mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "may not mount a small disk";
+  if (mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "may not mount a small disk";
   const int status = child_status([&] {
     auto recorder = Recorder::open(directory.path(), identity(), {.grow_bytes = 4096});
     for (uint64_t i = 0; i < 10000; ++i) (*recorder)->record(call(i, 1, 2));
-    const bool as_expected = recorder.ok() && !(*recorder)->status().ok() && (*recorder)->recorded_calls() > 300;
+    const bool as_expected =
+        recorder.ok() && !(*recorder)->status().ok() && (*recorder)->recorded_calls() > 300;
     _exit(as_expected ? 0 : 1);
   });
   const size_t calls = FileView(directory.path() / trace_file_name("digits", 0)).calls().size();
@@ -234,6 +243,33 @@ TEST(Recorder, AForkedChildDoesNotCloseTheFile) {
   EXPECT_EQ(FileView((*recorder)->path()).header().closed.load(), 0U);
   (*recorder)->record(call(1, 1, 2));  // would be SIGBUS, had the child cut the file
   EXPECT_EQ((*recorder)->recorded_calls(), 1U);
+}
+
+TEST(TraceLayout, IsAsDocumented) {  // docs/formats.md
+  EXPECT_EQ(offsetof(TraceFileHeader, rank), 24U);
+  EXPECT_EQ(offsetof(TraceFileHeader, run), 40U);
+  EXPECT_EQ(offsetof(TraceFileHeader, opened_real_ns), 56U);
+  EXPECT_EQ(offsetof(TraceFileHeader, committed_bytes), 64U);
+  EXPECT_EQ(offsetof(TraceFileHeader, closed), 88U);
+  EXPECT_EQ(offsetof(TraceFileHeader, boot_id), 96U);
+  EXPECT_EQ(offsetof(TraceFileHeader, job_id), 136U);
+  EXPECT_EQ(offsetof(TraceFileHeader, host), 648U);
+  EXPECT_EQ(offsetof(TraceFileHeader, algorithms), 904U);
+  EXPECT_EQ(offsetof(CallRecord, sequence), 8U);
+  EXPECT_EQ(offsetof(CallRecord, group), 16U);
+  EXPECT_EQ(offsetof(CallRecord, collective), 24U);
+  EXPECT_EQ(offsetof(CallRecord, path), 27U);
+  EXPECT_EQ(offsetof(CallRecord, longest_peer), 30U);
+  EXPECT_EQ(offsetof(CallRecord, bytes), 40U);
+  EXPECT_EQ(offsetof(CallRecord, issued_ns), 48U);
+  EXPECT_EQ(offsetof(CallRecord, waited_ns), 72U);
+  EXPECT_EQ(offsetof(CallRecord, moved_ns), 88U);
+  EXPECT_EQ(offsetof(PeerRecord, read_bytes), 8U);
+  EXPECT_EQ(offsetof(PeerRecord, moved_ns), 24U);
+  const PeerRecord record = peer(0x1234, 0x56789abcdef0, 0);
+  uint64_t first;
+  std::memcpy(&first, &record, sizeof(first));
+  EXPECT_EQ(first, 0x56789abcdef01234U);
 }
 
 TEST(TraceNames, AreKnownByJobAndRank) {

@@ -30,7 +30,8 @@ class TemporaryDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::vector<std::string> names() const {
     std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) found.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      found.push_back(entry.path().filename());
     std::sort(found.begin(), found.end());
     return found;
   }
@@ -84,7 +85,8 @@ struct FileView {
     for (size_t at = sizeof(TraceFileHeader); at < end;) {
       EntryHeader entry;
       std::memcpy(&entry, text.data() + at, sizeof(entry));
-      if (entry.kind == EntryKind::kCall) std::memcpy(&found.emplace_back(), text.data() + at, sizeof(CallRecord));
+      if (entry.kind == EntryKind::kCall)
+        std::memcpy(&found.emplace_back(), text.data() + at, sizeof(CallRecord));
       if (entry.bytes == 0) break;
       at += entry.bytes;
     }
