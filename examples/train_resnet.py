@@ -241,9 +241,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.json is not None:
             options.json.write_text(json.dumps(results, indent=1) + "\n")
         print(f"test accuracy {accuracy:.2%} after {results['seconds']:.0f} s", flush=True)
-    if options.require_accuracy is not None and 100 * accuracy < options.require_accuracy:
-        if rank == 0:
-            print(f"below the required {options.require_accuracy} %", file=sys.stderr)
+    if rank == 0 and options.require_accuracy is not None and 100 * accuracy < options.require_accuracy:
+        print(f"below the required {options.require_accuracy} %", file=sys.stderr)
         return 1
     return 0
 

@@ -65,12 +65,9 @@ class RankWatcher(threading.Thread):
                 kill_at = time.monotonic() + self._kill_after
             if kill_at is not None and time.monotonic() >= kill_at:
                 self.kill()
-                kill_at = float("inf")
+                kill_at = time.monotonic() + self._kill_after
             if self._stop_read in ready:
                 break
-            if kill_at == float("inf"):
-                poll.poll(100)  # what is left ends now; infinity is no timeout for poll()
-                kill_at = time.monotonic() + self._kill_after
         for descriptor in rank_of:
             os.close(descriptor)
 
@@ -177,8 +174,9 @@ class LiveOutput(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping.wait(self.PERIOD):
+            failed = self._failed.is_set()  # asked before the copy, which then takes all that it left
             self._copy(final=False)
-            if self._failed.is_set():
+            if failed:
                 return
         self._copy(final=not self._failed.is_set())
 

@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collective_ops._watch import LiveOutput, RankState, RankWatcher, first_failure, last_lines
+from collective_ops._watch import TRACEBACK, LiveOutput, RankState, RankWatcher, first_failure, last_lines
 
 EXAMPLES = """\
 examples:
@@ -315,15 +315,16 @@ def _report(plan: LaunchPlan, ranks: dict[int, RankState], signal_number: int, p
             return 1
         return 0
     code = ranks[failed].exit_code
-    tail = last_lines(plan.log(failed)).decode(errors="replace")
+    tail = last_lines(plan.log(failed))
+    # What was shown while it ran is not shown again; a traceback was held back.
+    already_shown = failed in plan.shown and tail and not tail.startswith(TRACEBACK)
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    heading = f"rank {failed} of {plan.world_size} {how}"
-    print(
-        f"collective-ops run: {heading}" + ("; the last it printed:" if tail else "; it printed nothing"),
-        file=sys.stderr,
+    what = (
+        "its output is above" if already_shown else "the last it printed:" if tail else "it printed nothing"
     )
-    if tail:
-        print(tail, file=sys.stderr)
+    print(f"collective-ops run: rank {failed} of {plan.world_size} {how}; {what}", file=sys.stderr)
+    if tail and not already_shown:
+        print(tail.decode(errors="replace"), file=sys.stderr)
     early = [
         rank
         for rank, state in ranks.items()

@@ -269,6 +269,7 @@ raise ValueError("a bad batch")
     ("text", "code", "expected"),
     [
         ("sys.exit(41)", 41, "exit code 41; it printed nothing"),
+        ("sys.exit('no such data')", 1, "the last it printed:\nno such data\n"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "ended by SIGKILL"),
         ("os.abort()", 134, "ended by SIGABRT"),
     ],
@@ -324,6 +325,15 @@ time.sleep(1000)
 
 def written_pids(directory: Path) -> list[int]:
     return [int(word) for rank in (0, 1) for word in (directory / f"pids_{rank}").read_text().split()]
+
+
+def test_what_was_shown_is_not_repeated(tmp_path: Path) -> None:
+    name = script(tmp_path, "print('accuracy too low')\nif rank == 0: sys.exit(1)\n")
+    done = run(tmp_path, "--nproc_per_node", "2", name)
+    assert done.returncode == 1
+    assert done.stdout == "accuracy too low\n"
+    assert "rank 0 of 2 failed with exit code 1; its output is above" in done.stderr
+    assert "accuracy" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
