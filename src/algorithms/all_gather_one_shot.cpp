@@ -19,7 +19,8 @@ Plan all_gather_one_shot() {
       arrive(),
       copy(block(Space::kOutput, kMyself, kMyself), whole(Space::kInput)),
       await_others(),
-      copy(block(Space::kOutput, kMyself, kEachRank), block(Space::kScratch, kEachRank, kEachRank), Each::kOthers),
+      copy(block(Space::kOutput, kMyself, kEachRank), block(Space::kScratch, kEachRank, kEachRank),
+           Each::kOthers),
   })};
   return plan;
 }

@@ -7,10 +7,8 @@ namespace collective_ops {
 using namespace statements;
 
 Plan barrier_arrival() {
-  Plan plan{.name = "arrival",
-            .collective = Collective::kBarrier,
-            .input = Layout::kNone,
-            .output = Layout::kNone};
+  Plan plan{
+      .name = "arrival", .collective = Collective::kBarrier, .input = Layout::kNone, .output = Layout::kNone};
   plan.loops = {once({arrive(), await_others()})};
   return plan;
 }

@@ -11,10 +11,8 @@ namespace collective_ops {
 using namespace statements;
 
 Plan broadcast_staged() {
-  Plan plan{.name = "staged",
-            .collective = Collective::kBroadcast,
-            .input = Layout::kOwn,
-            .output = Layout::kOwn};
+  Plan plan{
+      .name = "staged", .collective = Collective::kBroadcast, .input = Layout::kOwn, .output = Layout::kOwn};
   const int depth = 4;
   plan.scratch = {{.name = "input", .depth = depth}};
   plan.loops = {

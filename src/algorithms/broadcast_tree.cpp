@@ -8,10 +8,8 @@ namespace collective_ops {
 using namespace statements;
 
 Plan broadcast_tree() {
-  Plan plan{.name = "tree",
-            .collective = Collective::kBroadcast,
-            .input = Layout::kOwn,
-            .output = Layout::kOwn};
+  Plan plan{
+      .name = "tree", .collective = Collective::kBroadcast, .input = Layout::kOwn, .output = Layout::kOwn};
   const RankTerm partner{.base = RankTerm::Base::kRoot, .xor_step = true};
   plan.loops = {
       once({arrive(), await_others()}),

@@ -1,5 +1,5 @@
-// For inputs that lie in shared memory: everyone reduces its block from where they are. (n + 1)S bytes (S: all
-// n blocks), the least there is. The last wait is needed: until then peers read my input.
+// For inputs that lie in shared memory: everyone reduces its block from where they are. (n + 1)S bytes (S:
+// all n blocks), the least there is. The last wait is needed: until then peers read my input.
 #include "algorithms/algorithms.h"
 #include "algorithms/statements.h"
 

@@ -1,7 +1,7 @@
-// For private buffers: chunks pass through scratch that stays in the cache. (3n + 1)S bytes (S: all n blocks).
-// In iteration i each rank copies chunk i of every block in and reduces chunk i-1 of its own: it writes slot
-// i mod 2 while its peers read the other one. After the last iteration nobody waits: scratch is next touched
-// when all have arrived at another call.
+// For private buffers: chunks pass through scratch that stays in the cache. (3n + 1)S bytes (S: all n
+// blocks). In iteration i each rank copies chunk i of every block in and reduces chunk i-1 of its own: it
+// writes slot i mod 2 while its peers read the other one. After the last iteration nobody waits: scratch is
+// next touched when all have arrived at another call.
 #include "algorithms/algorithms.h"
 #include "algorithms/statements.h"
 

@@ -82,7 +82,8 @@ class AbstractMemory {
   // Of [begin, end), begin < end <= size. Appends what is there to `pieces`.
   std::optional<Conflict> read(uint64_t begin, uint64_t end, const Access& access, const Clocks& clocks,
                                std::vector<Piece>& pieces);
-  std::optional<Conflict> write(uint64_t begin, const Piece& piece, const Access& access, const Clocks& clocks);
+  std::optional<Conflict> write(uint64_t begin, const Piece& piece, const Access& access,
+                                const Clocks& clocks);
 
  private:
   struct Segment {

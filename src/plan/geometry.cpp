@@ -44,9 +44,12 @@ Geometry::Geometry(const Plan& plan, const Binding& binding) {
 
 Extent Geometry::in(Layout layout, bool whole, int owner, int block) const {
   switch (layout) {
-    case Layout::kOwn: return {0, blocks_[owner].length};
-    case Layout::kNone: return {0, 0};
-    default: return whole ? Extent{0, total_} : blocks_[block];
+    case Layout::kOwn:
+      return {0, blocks_[owner].length};
+    case Layout::kNone:
+      return {0, 0};
+    default:
+      return whole ? Extent{0, total_} : blocks_[block];
   }
 }
 

@@ -17,7 +17,9 @@ struct Extent {
 
 inline constexpr uint64_t kCacheLine = 64;
 
-constexpr uint64_t round_to_line(uint64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
+constexpr uint64_t round_to_line(uint64_t bytes) {
+  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
 
 class Geometry {
  public:

@@ -28,8 +28,8 @@ Status check(const Binding& b) {
     return invalid(fmt::format("rank {} is not in a group of {}", b.rank, b.world_size));
   }
   if (b.root < 0 || b.root >= b.world_size) {
-    return invalid(fmt::format("root {} is not in a group of {}; give 0 to {}", b.root, b.world_size,
-                               b.world_size - 1));
+    return invalid(
+        fmt::format("root {} is not in a group of {}; give 0 to {}", b.root, b.world_size, b.world_size - 1));
   }
   if (b.element_size == 0 || kCacheLine % b.element_size != 0) {
     return invalid(fmt::format("elements of {} bytes: give a divisor of {}", b.element_size, kCacheLine));
@@ -95,9 +95,12 @@ class Lowering {
 
   Layout layout_of(Space space) const {
     switch (space) {
-      case Space::kInput: return plan_.input;
-      case Space::kOutput: return plan_.output;
-      case Space::kScratch: return block_layout(plan_);
+      case Space::kInput:
+        return plan_.input;
+      case Space::kOutput:
+        return plan_.output;
+      case Space::kScratch:
+        return block_layout(plan_);
     }
     return Layout::kNone;
   }
@@ -146,10 +149,17 @@ class Lowering {
     }
     int64_t rank = term.offset + int64_t{term.step_factor} * place.step;
     switch (term.base) {
-      case RankTerm::Base::kZero: break;
-      case RankTerm::Base::kMe: rank += binding_.rank; break;
-      case RankTerm::Base::kRoot: rank += binding_.root; break;
-      case RankTerm::Base::kEach: rank += place.each; break;
+      case RankTerm::Base::kZero:
+        break;
+      case RankTerm::Base::kMe:
+        rank += binding_.rank;
+        break;
+      case RankTerm::Base::kRoot:
+        rank += binding_.root;
+        break;
+      case RankTerm::Base::kEach:
+        rank += place.each;
+        break;
     }
     return static_cast<int>(((rank % n_) + n_) % n_);
   }
@@ -170,7 +180,8 @@ class Lowering {
   void lower_loop(const Loop& loop) {
     uint32_t signals = 0;
     for (const Statement& s : loop.body) {
-      const bool may_lag = s.action == Action::kWait || (is_data(s.action) && loop.over == Loop::Over::kChunks);
+      const bool may_lag =
+          s.action == Action::kWait || (is_data(s.action) && loop.over == Loop::Over::kChunks);
       if (s.lag < 0 || s.lag > (may_lag ? std::numeric_limits<uint8_t>::max() : 0)) {
         fail(ErrorCode::kInternal, "a lag where none can be");
       }
@@ -187,9 +198,8 @@ class Lowering {
         iterations = lower_chunks(loop, signals);
         break;
       case Loop::Over::kSteps: {
-        const int steps = loop.steps == Loop::Steps::kRing
-                              ? n_ - 1
-                              : std::bit_width(static_cast<unsigned>(n_ - 1));
+        const int steps =
+            loop.steps == Loop::Steps::kRing ? n_ - 1 : std::bit_width(static_cast<unsigned>(n_ - 1));
         for (int i = 0; i < steps; ++i) {
           lower_body(loop, {.step = loop.descending ? steps - 1 - i : i, .iteration = i}, i, signals);
         }
@@ -199,7 +209,7 @@ class Lowering {
     }
     // Every rank advances equally, whatever it skipped, so a step means the same on all.
     const uint64_t next = step_base_ + iterations * signals;
-    if (next > std::numeric_limits<uint32_t>::max() / 2) {
+    if (next > kMaxStep) {
       return fail(ErrorCode::kInvalidArgument, "too many chunks; give larger chunk_bytes");
     }
     step_base_ = static_cast<uint32_t>(next);
@@ -216,7 +226,7 @@ class Lowering {
     const uint64_t chunks = (extent + binding_.chunk_bytes - 1) / binding_.chunk_bytes;
     if (chunks == 0) return 0;
     const uint64_t trips = chunks + lag;
-    if (trips > std::numeric_limits<uint32_t>::max()) {
+    if (trips > kMaxStep) {
       fail(ErrorCode::kInvalidArgument, "too many chunks; give larger chunk_bytes");
       return 0;
     }
@@ -235,7 +245,8 @@ class Lowering {
       if (!place.in_chunks && statement.action == Action::kWait && place.iteration < statement.lag) continue;
       Instruction form;
       form.lag = place.in_chunks ? static_cast<uint8_t>(statement.lag) : 0;
-      const uint32_t at = place.in_chunks ? 0 : iteration - (statement.action == Action::kWait ? statement.lag : 0);
+      const uint32_t at =
+          place.in_chunks ? 0 : iteration - (statement.action == Action::kWait ? statement.lag : 0);
       form.step = step_base_ + 1 + statement.signal + at * signals;
       form.step_stride = place.in_chunks ? signals : 0;
       if (statement.each == Each::kNone) {
@@ -280,14 +291,20 @@ class Lowering {
     const size_t sources = operands.size() - destinations;
     size_t want_destinations = 1, want_sources = 1;
     switch (statement.action) {
-      case Action::kCopy: instruction.kind = Kind::kCopy; break;
+      case Action::kCopy:
+        instruction.kind = Kind::kCopy;
+        break;
       case Action::kReduce:
         instruction.kind = Kind::kReduce;
         want_destinations = std::max<size_t>(destinations, 1);
         want_sources = std::max<size_t>(sources, 1);
         break;
-      case Action::kSend: instruction.kind = Kind::kSend, want_destinations = 0; break;
-      default: instruction.kind = Kind::kReceive, want_sources = 0; break;
+      case Action::kSend:
+        instruction.kind = Kind::kSend, want_destinations = 0;
+        break;
+      default:
+        instruction.kind = Kind::kReceive, want_sources = 0;
+        break;
     }
     if (destinations != want_destinations || sources != want_sources) {
       return fail(ErrorCode::kInternal, "a statement with a wrong number of operands");
@@ -329,7 +346,9 @@ class Lowering {
     const int block = ref.whole ? owner : rank_of(ref.block, place);
     if (owner < 0 || block < 0) return false;
     const Extent extent = geometry_.in(layout_of(ref.space), ref.whole, owner, block);
-    Operand operand{.space = ref.space, .owner = static_cast<uint16_t>(owner), .base = extent.offset,
+    Operand operand{.space = ref.space,
+                    .owner = static_cast<uint16_t>(owner),
+                    .base = extent.offset,
                     .length = extent.length};
     if (ref.space == Space::kScratch && !bind_scratch(ref, block, place, operand)) return false;
     operands.push_back(operand);

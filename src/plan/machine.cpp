@@ -41,16 +41,15 @@ Status Machine::prepare() {
   }
   const size_t first_scratch = memories_.size();
   for (int r = 0; r < n_; ++r) {
-    for (int slot = 0; slot <= kEagerDepth; ++slot) memories_.emplace_back(slot == 0 ? scratch_bytes : slot_bytes);
+    for (int slot = 0; slot <= kEagerDepth; ++slot)
+      memories_.emplace_back(slot == 0 ? scratch_bytes : slot_bytes);
   }
-  std::vector<int> eager_calls;
   for (size_t c = 0; c < calls_.size(); ++c) {
     CallState& state = calls_[c];
     size_t slot = 0;  // scratch proper
     if (state.call.plan->eager) {
-      slot = 1 + eager_calls.size() % kEagerDepth;
-      if (eager_calls.size() >= kEagerDepth) state.wait_for_slot = *(eager_calls.end() - kEagerDepth);
-      eager_calls.push_back(static_cast<int>(c));
+      slot = 1 + c % kEagerDepth;
+      state.arrived_before = static_cast<int>(c) + 1 - kEagerDepth;
     }
     for (int r = 0; r < n_; ++r) {
       state.scratch.push_back(
@@ -81,9 +80,12 @@ void Machine::place_buffers(CallState& state) {
 // Whose turn it is in a round, or in the draw of a random schedule.
 int Machine::rank_at(const Schedule& schedule, int turn) const {
   switch (schedule.order) {
-    case Schedule::Order::kBackward: return n_ - 1 - turn;
-    case Schedule::Order::kOneSlow: return static_cast<int>((schedule.seed + 1 + turn) % n_);
-    default: return turn;
+    case Schedule::Order::kBackward:
+      return n_ - 1 - turn;
+    case Schedule::Order::kOneSlow:
+      return static_cast<int>((schedule.seed + 1 + turn) % n_);
+    default:
+      return turn;
   }
 }
 
@@ -135,8 +137,8 @@ bool Machine::step(int r) {
 bool Machine::enter(int r) {
   RankState& state = ranks_[r];
   CallState& call = calls_[state.call];
-  if (call.wait_for_slot >= 0) {
-    const CallState& later = calls_[call.wait_for_slot + 1];
+  if (call.arrived_before > 0) {
+    const CallState& later = calls_[call.arrived_before];
     for (const Clocks& arrival : later.arrivals) {
       if (arrival.empty()) return false;
     }
@@ -162,7 +164,8 @@ bool Machine::enter(int r) {
 bool Machine::leave(int r) {
   RankState& state = ranks_[r];
   CallState& call = calls_[state.call];
-  if (call.arrivals[r].empty()) return fail(fmt::format("rank {} left call {} without arriving", r, state.call));
+  if (call.arrivals[r].empty())
+    return fail(fmt::format("rank {} left call {} without arriving", r, state.call));
   if (!check_output(r) || !check_input(r) || !check_barrier(r)) return false;
   for (const Window& window : {call.input[r], call.output[r]}) {
     if (window.memory->size() == 0) continue;
@@ -253,17 +256,17 @@ bool Machine::bind(int r, const Operand& operand, Bytes& bytes) {
                                                            : call.scratch[operand.owner];
   if (length > 0 && begin + length > window.size) {
     return fail(fmt::format("{} touches [{}, {}) of rank {}'s {}, which has {} bytes", place(r), begin,
-                            begin + length, operand.owner, name_of(operand.space),
-                            window.size));
+                            begin + length, operand.owner, name_of(operand.space), window.size));
   }
-  bytes = {window.memory, window.offset + begin, window.offset + begin + length, operand.space, operand.owner};
+  bytes = {window.memory, window.offset + begin, window.offset + begin + length, operand.space,
+           operand.owner};
   return true;
 }
 
 bool Machine::data(int r, const Instruction& instruction) {
   RankState& state = ranks_[r];
-  if (state.loop != nullptr && (state.iteration < instruction.lag ||
-                                state.iteration - instruction.lag >= state.loop->chunks)) {
+  if (state.loop != nullptr &&
+      (state.iteration < instruction.lag || state.iteration - instruction.lag >= state.loop->chunks)) {
     return true;
   }
   const Program& program = calls_[state.call].programs[r];
@@ -340,8 +343,8 @@ bool Machine::read(int r, const Bytes& bytes, std::vector<Piece>& pieces, bool m
   const auto conflict = bytes.memory->read(bytes.begin, bytes.end, access_of(r), ranks_[r].clocks, pieces);
   if (conflict) {
     return fail(fmt::format("{} reads bytes [{}, {}) of rank {}'s {} in no order with a write: {}", place(r),
-                            conflict->begin, conflict->end, bytes.owner,
-                            name_of(bytes.space), place(conflict->earlier)));
+                            conflict->begin, conflict->end, bytes.owner, name_of(bytes.space),
+                            place(conflict->earlier)));
   }
   for (const Piece& piece : pieces) {
     if (piece.value.parts == 0 && !may_be_unwritten) {
@@ -357,8 +360,7 @@ bool Machine::write(int r, Bytes bytes, std::span<const Piece> pieces) {
     const auto conflict = bytes.memory->write(bytes.begin, piece, access_of(r), ranks_[r].clocks);
     if (conflict) {
       return fail(fmt::format("{} writes bytes [{}, {}) of rank {}'s {} in no order with a {}: {}", place(r),
-                              conflict->begin, conflict->end, bytes.owner,
-                              name_of(bytes.space),
+                              conflict->begin, conflict->end, bytes.owner, name_of(bytes.space),
                               conflict->earlier_wrote ? "write" : "read", place(conflict->earlier)));
     }
     bytes.begin += piece.length;

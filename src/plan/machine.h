@@ -1,4 +1,5 @@
-// The abstract machine under proof.h: the programs of all ranks, their memories, clocks, counters and messages.
+// The abstract machine under proof.h: the programs of all ranks, their memories, clocks, counters and
+// messages.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct CallState {
   Geometry geometry;
   std::vector<Program> programs;
   std::vector<Window> input, output, scratch;
-  int wait_for_slot = -1;  // eager: the call that last used the same slot
+  int arrived_before = 0;        // eager: the call that all have to have arrived at, so that the slot is free
   std::vector<Clocks> arrivals;  // empty: not yet
   struct Signal {
     uint64_t step;
@@ -107,7 +108,7 @@ class Machine {
   const int n_;
   std::vector<CallState> calls_;
   std::vector<RankState> ranks_;
-  std::deque<AbstractMemory> memories_;  // stable addresses
+  std::deque<AbstractMemory> memories_;                          // stable addresses
   std::map<std::pair<int, int>, std::deque<Message>> messages_;  // (from, to)
   Combinations combinations_;
   Status error_;

@@ -44,10 +44,10 @@ bool Machine::check_parts(int r, const Value& value, Extent where, int source, i
   for (size_t k = 0; k < parts.size(); ++k) {
     const Part& part = parts[k];
     if (part.call != state.call || value.origin + part.skew != expected) {
-      return fail(fmt::format("rank {} has in its output of call {}, at byte {}, byte {} of rank {}'s input of "
-                              "call {}, where byte {} belongs",
-                              r, state.call, where.offset, value.origin + part.skew, part.rank, part.call,
-                              expected));
+      return fail(
+          fmt::format("rank {} has in its output of call {}, at byte {}, byte {} of rank {}'s input of "
+                      "call {}, where byte {} belongs",
+                      r, state.call, where.offset, value.origin + part.skew, part.rank, part.call, expected));
     }
     ++times[part.rank];
     ordered &= part.rank == k;
@@ -55,14 +55,16 @@ bool Machine::check_parts(int r, const Value& value, Extent where, int source, i
   for (int q = 0; q < n_; ++q) {
     const int wanted = source < 0 || source == q;
     if (times[q] == wanted) continue;
-    return fail(fmt::format("rank {} has in bytes [{}, {}) of its output of call {} the input of rank {} {} times "
-                            "instead of {}",
-                            r, where.offset, where.offset + where.length, state.call, q, times[q], wanted));
+    return fail(
+        fmt::format("rank {} has in bytes [{}, {}) of its output of call {} the input of rank {} {} times "
+                    "instead of {}",
+                    r, where.offset, where.offset + where.length, state.call, q, times[q], wanted));
   }
   if (source < 0 && !ordered && calls_[state.call].call.plan->rank_ordered) {
-    return fail(fmt::format("rank {} has in its output of call {}, at byte {}, a result that was not combined "
-                            "in the order of ranks",
-                            r, state.call, where.offset));
+    return fail(
+        fmt::format("rank {} has in its output of call {}, at byte {}, a result that was not combined "
+                    "in the order of ranks",
+                    r, state.call, where.offset));
   }
   return true;
 }
@@ -112,7 +114,8 @@ bool Machine::check_barrier(int r) {
 
 bool Machine::fail(std::string text) {
   if (error_.ok()) {
-    error_ = Status(ErrorCode::kInternal, fmt::format("proof: {} ranks, plan {}: {}", n_, calls_[0].call.plan->name, text));
+    error_ = Status(ErrorCode::kInternal,
+                    fmt::format("proof: {} ranks, plan {}: {}", n_, calls_[0].call.plan->name, text));
   }
   return false;
 }

@@ -36,7 +36,7 @@ struct RankTerm {
   enum class Base : uint8_t { kZero, kMe, kRoot, kEach };
   Base base = Base::kMe;
   int offset = 0;
-  int step_factor = 0;     // `step`: the variable of the enclosing Loop over steps
+  int step_factor = 0;  // `step`: the variable of the enclosing Loop over steps
   bool xor_step = false;
   bool operator==(const RankTerm&) const = default;
 };
@@ -49,21 +49,21 @@ inline constexpr RankTerm kEachRank{RankTerm::Base::kEach};
 struct Ref {
   Space space = Space::kInput;
   RankTerm owner = kMyself;
-  bool whole = true;        // the whole space; otherwise `block`
+  bool whole = true;  // the whole space; otherwise `block`
   RankTerm block = kMyself;
-  int region = 0;           // of scratch: index into Plan::scratch
+  int region = 0;  // of scratch: index into Plan::scratch
   bool operator==(const Ref&) const = default;
 };
 
 enum class Action : uint8_t {
-  kCopy,         // destination <- source
-  kReduce,       // every destination <- the sources, combined in the order given
-  kArrive,       // publish signature (and scratch written so far)
-  kAwait,        // wait until `peer` has arrived
-  kSignal,       // raise my step counter to (this iteration, signal)
-  kWait,         // wait until `peer` has raised its counter to (iteration - lag, signal)
-  kSend,         // message to `peer`: source. Never waits for the receiver's statement
-  kReceive,      // message from `peer` into destination
+  kCopy,     // destination <- source
+  kReduce,   // every destination <- the sources, combined in the order given
+  kArrive,   // publish signature (and scratch written so far)
+  kAwait,    // wait until `peer` has arrived
+  kSignal,   // raise my step counter to (this iteration, signal)
+  kWait,     // wait until `peer` has raised its counter to (iteration - lag, signal)
+  kSend,     // message to `peer`: source. Never waits for the receiver's statement
+  kReceive,  // message from `peer` into destination
 };
 
 enum class Guard : uint8_t { kEveryone, kRoot, kOthers };  // who runs a statement
@@ -94,8 +94,8 @@ struct Statement {
 struct Loop {
   enum class Over : uint8_t {
     kOnce,
-    kChunks,    // pieces of the longest extent that the body touches on any rank
-    kSteps,     // step = 0, 1, ...
+    kChunks,  // pieces of the longest extent that the body touches on any rank
+    kSteps,   // step = 0, 1, ...
   };
   Over over = Over::kOnce;
   // Of kSteps: n-1 steps of a ring, or ceil(log2 n) of a tree; `descending` runs them backwards.
@@ -117,7 +117,7 @@ struct ScratchRegion {
 };
 
 struct Plan {
-  std::string name;       // "two_shot"
+  std::string name;  // "two_shot"
   Collective collective = Collective::kAllReduce;
   Layout input = Layout::kSlices;
   Layout output = Layout::kSlices;

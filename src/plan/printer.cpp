@@ -8,10 +8,14 @@ namespace {
 
 std::string_view name_of(Layout layout) {
   switch (layout) {
-    case Layout::kSlices: return "a vector in n slices";
-    case Layout::kOwn: return "one block";
-    case Layout::kConcatenated: return "n blocks";
-    case Layout::kNone: return "none";
+    case Layout::kSlices:
+      return "a vector in n slices";
+    case Layout::kOwn:
+      return "one block";
+    case Layout::kConcatenated:
+      return "n blocks";
+    case Layout::kNone:
+      return "none";
   }
   return "?";
 }
@@ -32,7 +36,8 @@ std::string text_of(const RankTerm& term) {
 // The term as a person: "rank me+1", "the root".
 std::string who(const RankTerm& term) {
   if (term.xor_step) {
-    return term.base == RankTerm::Base::kRoot ? "my partner in the root's tree" : "my partner in rank 0's tree";
+    return term.base == RankTerm::Base::kRoot ? "my partner in the root's tree"
+                                              : "my partner in rank 0's tree";
   }
   return term == kTheRoot ? "the root" : "rank " + text_of(term);
 }
@@ -57,17 +62,24 @@ std::string action_of(const Statement& s, const Plan& plan) {
   const std::string to = text_of(s.destinations, plan, reduces);
   const std::string from = text_of(s.sources, plan, reduces);
   switch (s.action) {
-    case Action::kCopy: return fmt::format("copy {} <- {}", to, from);
-    case Action::kReduce: return fmt::format("reduce {} <- {}", to, from);
-    case Action::kArrive: return "arrive";
-    case Action::kAwait: return fmt::format("await arrival of {}", who(s.peer));
-    case Action::kSignal: return s.signal == 0 ? "signal" : fmt::format("signal {}", s.signal);
+    case Action::kCopy:
+      return fmt::format("copy {} <- {}", to, from);
+    case Action::kReduce:
+      return fmt::format("reduce {} <- {}", to, from);
+    case Action::kArrive:
+      return "arrive";
+    case Action::kAwait:
+      return fmt::format("await arrival of {}", who(s.peer));
+    case Action::kSignal:
+      return s.signal == 0 ? "signal" : fmt::format("signal {}", s.signal);
     case Action::kWait: {
       const std::string signal = s.signal == 0 ? "signal" : fmt::format("signal {}", s.signal);
       return fmt::format("wait for {} of {}", signal, who(s.peer));
     }
-    case Action::kSend: return fmt::format("send {} to {}", from, who(s.peer));
-    case Action::kReceive: return fmt::format("receive {} from {}", to, who(s.peer));
+    case Action::kSend:
+      return fmt::format("send {} to {}", from, who(s.peer));
+    case Action::kReceive:
+      return fmt::format("receive {} from {}", to, who(s.peer));
   }
   return "?";
 }
@@ -87,9 +99,12 @@ std::string text_of(const Statement& s, const Plan& plan) {
 
 std::string_view head_of(const Loop& loop) {
   switch (loop.over) {
-    case Loop::Over::kOnce: return "once";
-    case Loop::Over::kChunks: return "for each chunk";
-    case Loop::Over::kSteps: break;
+    case Loop::Over::kOnce:
+      return "once";
+    case Loop::Over::kChunks:
+      return "for each chunk";
+    case Loop::Over::kSteps:
+      break;
   }
   if (loop.steps == Loop::Steps::kRing) return loop.descending ? "for step n-2 .. 0" : "for step 0 .. n-2";
   return loop.descending ? "for step ceil(log2 n)-1 .. 0" : "for step 0 .. ceil(log2 n)-1";
@@ -100,16 +115,20 @@ std::string text_of(const ScratchRegion& region) {
   if (region.piece == ScratchRegion::Piece::kExtent) {
     return fmt::format("{} ({} of a whole extent)", region.name, pieces);
   }
-  return fmt::format("{} ({} of {} chunk{})", region.name, pieces, region.depth, region.depth == 1 ? "" : "s");
+  return fmt::format("{} ({} of {} chunk{})", region.name, pieces, region.depth,
+                     region.depth == 1 ? "" : "s");
 }
 
 }  // namespace
 
 std::string_view name_of(Space space) {
   switch (space) {
-    case Space::kInput: return "input";
-    case Space::kOutput: return "output";
-    case Space::kScratch: return "scratch";
+    case Space::kInput:
+      return "input";
+    case Space::kOutput:
+      return "output";
+    case Space::kScratch:
+      return "scratch";
   }
   return "?";
 }

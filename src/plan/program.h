@@ -19,13 +19,14 @@ struct Binding {
   int world_size = 1;
   int root = 0;
   size_t element_size = 4;
-  size_t count = 0;             // elements, as in the call: of the vector (kSlices), else of one block
-  std::vector<size_t> counts;   // of v variants: elements of block b; empty otherwise
+  size_t count = 0;                 // elements, as in the call: of the vector (kSlices), else of one block
+  std::vector<size_t> counts;       // of v variants: elements of block b; empty otherwise
   size_t chunk_bytes = 256 * 1024;  // a multiple of 64
 };
 
 // Bytes in somebody's memory. In a loop over chunks, chunk c of it is
-//   [base + (ring > 0 ? (c % ring) * ring_stride : c * chunk_bytes), + clamp(length - c * chunk_bytes, 0, chunk_bytes))
+//   [base + (ring > 0 ? (c % ring) * ring_stride : c * chunk_bytes), + clamp(length - c * chunk_bytes, 0,
+//   chunk_bytes))
 // and outside of such a loop [base, base + length).
 struct Operand {
   Space space = Space::kInput;
@@ -38,27 +39,27 @@ struct Operand {
 
 struct Instruction {
   enum class Kind : uint8_t {
-    kCopy,       // operands[first] <- operands[first + 1]; nothing to do where they are the same memory
-    kReduce,     // `destinations` operands, then `sources` operands
+    kCopy,    // operands[first] <- operands[first + 1]; nothing to do where they are the same memory
+    kReduce,  // `destinations` operands, then `sources` operands
     kArrive,
-    kAwait,      // peer
-    kSignal,     // counter <- step + iteration * step_stride
-    kWait,       // until peer's counter >= step + (iteration - lag) * step_stride; skipped if iteration < lag
-    kSend,       // operands[first] to peer
-    kReceive,    // operands[first] from peer
-    kLoop,       // `trips` iterations of the instructions up to the matching kEndLoop
-    kEndLoop,    // back to the instruction after `target`
+    kAwait,    // peer
+    kSignal,   // counter <- step + iteration * step_stride
+    kWait,     // until peer's counter >= step + (iteration - lag) * step_stride; skipped if iteration < lag
+    kSend,     // operands[first] to peer
+    kReceive,  // operands[first] from peer
+    kLoop,     // `trips` iterations of the instructions up to the matching kEndLoop
+    kEndLoop,  // back to the instruction after `target`
   };
   Kind kind = Kind::kCopy;
   uint8_t lag = 0;
   uint16_t peer = 0;
   uint16_t destinations = 0;
   uint16_t sources = 0;
-  uint32_t first = 0;        // index of the first operand
-  uint32_t step = 0;         // steps start at 1 and never fall within a program
+  uint32_t first = 0;  // index of the first operand
+  uint32_t step = 0;   // steps start at 1 and never fall within a program
   uint32_t step_stride = 0;
-  uint32_t trips = 0;        // kLoop: iterations, largest lag included
-  uint32_t chunks = 0;       // kLoop: chunks; data statements outside [0, chunks) are skipped
+  uint32_t trips = 0;   // kLoop: iterations, largest lag included
+  uint32_t chunks = 0;  // kLoop: chunks; data statements outside [0, chunks) are skipped
   uint32_t target = 0;
 };
 
@@ -74,14 +75,18 @@ struct Program {
   bool rank_ordered = true;  // false: sources of kReduce may be partial results
 };
 
-// Eager calls write into slot (number of earlier eager calls) mod kEagerDepth. A rank may be ahead of its
-// peers (the root of a broadcast waits for nobody), so before the first instruction of an eager program the
-// executor waits until every peer has arrived at a call later than the one that last used the slot.
+// Steps of a program are at most this: an executor may keep a call's number in the bits above.
+inline constexpr uint32_t kMaxStep = (1u << 24) - 1;
+
+// The eager call s (of a group's calls of any kind) writes into slot s mod kEagerDepth. A rank may be ahead
+// of its peers (the root of a broadcast waits for nobody), so before the first instruction the executor waits
+// until every peer has arrived at call s - kEagerDepth + 1: then all have left the call that last used the
+// slot.
 inline constexpr int kEagerDepth = 4;
 
 // Binds a plan. All operands of an instruction have the same length; instructions on no bytes are left out.
 // Errors: kInvalidArgument (rank, root or counts outside the group, element or chunk size that cannot be
-// used, sizes that overflow), kInternal (the plan is malformed).
+// used, sizes that overflow, more than kMaxStep steps), kInternal (the plan is malformed).
 Result<Program> lower(const Plan& plan, const Binding& binding);
 
 }  // namespace collective_ops

@@ -26,9 +26,9 @@ Status prove(const Plan& plan, const Binding& binding) {
   std::vector<ProofCall> calls;
   for (int i = 0; i < repeats; ++i) calls.push_back({&plan, binding, i % 2 == 1});
   using Order = Schedule::Order;
-  for (const Schedule& schedule : {Schedule{Order::kForward}, Schedule{Order::kBackward},
-                                   Schedule{Order::kOneSlow, static_cast<uint64_t>(binding.root)},
-                                   Schedule{Order::kRandom, 1}}) {
+  for (const Schedule& schedule :
+       {Schedule{Order::kForward}, Schedule{Order::kBackward},
+        Schedule{Order::kOneSlow, static_cast<uint64_t>(binding.root)}, Schedule{Order::kRandom, 1}}) {
     if (Status status = prove(calls, schedule); !status.ok()) return status;
   }
   return {};

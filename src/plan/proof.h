@@ -33,10 +33,10 @@ struct ProofCall {
 // Which rank runs next.
 struct Schedule {
   enum class Order : uint8_t {
-    kForward,   // rank 0 as far as it gets, then rank 1 ...
+    kForward,  // rank 0 as far as it gets, then rank 1 ...
     kBackward,
-    kOneSlow,   // rank `seed` mod n only when nobody else can
-    kRandom,    // short runs of ranks drawn from `seed`
+    kOneSlow,  // rank `seed` mod n only when nobody else can
+    kRandom,   // short runs of ranks drawn from `seed`
   };
   Order order = Order::kForward;
   uint64_t seed = 0;
@@ -45,7 +45,8 @@ struct Schedule {
 // Errors: those of lower(); kInternal with a text that names ranks, calls, instructions and bytes.
 Status prove(std::span<const ProofCall> calls, const Schedule& schedule = {});
 
-// The plan called often enough for its scratch to come round, in place and not, under a schedule of each order.
+// The plan called often enough for its scratch to come round, in place and not, under a schedule of each
+// order.
 Status prove(const Plan& plan, const Binding& binding);
 
 }  // namespace collective_ops

@@ -96,8 +96,9 @@ TEST(Lower, StepsStartAtOneAndNeverFallAndAgree) {
     for (int n : {1, 2, 5, 8}) {
       std::map<int, uint32_t> last_of;
       for (int rank = 0; rank < n; ++rank) {
-        const Program program = lowered(algorithm.make(), {.rank = rank, .world_size = n, .root = n - 1,
-                                                           .count = 777, .chunk_bytes = 128});
+        const Program program =
+            lowered(algorithm.make(),
+                    {.rank = rank, .world_size = n, .root = n - 1, .count = 777, .chunk_bytes = 128});
         uint32_t least = 1, trips = 0;
         for (const Instruction& i : program.instructions) {
           if (i.kind == Kind::kLoop) trips = i.trips;
@@ -116,7 +117,8 @@ TEST(Lower, StepsStartAtOneAndNeverFallAndAgree) {
 
 TEST(Lower, AnUnrolledWaitForAnEarlierIterationIsSkippedWhereThereIsNone) {
   Plan plan;
-  plan.loops = {statements::ring_steps({statements::signal(), statements::lagging(1, statements::wait_others())})};
+  plan.loops = {
+      statements::ring_steps({statements::signal(), statements::lagging(1, statements::wait_others())})};
   const Program program = lowered(plan, {.world_size = 3, .count = 1});
   ASSERT_EQ(kinds(program), (std::vector<Kind>{Kind::kSignal, Kind::kSignal, Kind::kWait, Kind::kWait}));
   EXPECT_EQ(program.instructions[1].step, 2u);
@@ -177,7 +179,8 @@ TEST(Lower, RefusesMalformedPlans) {
     plan.loops = {once({std::move(statement)})};
     return lower(plan, binding).status().code();
   };
-  EXPECT_EQ(code_of(copy(whole(Space::kOutput), block(Space::kInput, kMyself, kMyself))), ErrorCode::kInternal)
+  EXPECT_EQ(code_of(copy(whole(Space::kOutput), block(Space::kInput, kMyself, kMyself))),
+            ErrorCode::kInternal)
       << "lengths differ";
   EXPECT_EQ(code_of(copy(whole(Space::kScratch, kMyself, 1), whole(Space::kInput))), ErrorCode::kInternal)
       << "no such region";

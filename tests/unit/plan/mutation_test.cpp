@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "algorithms/algorithms.h"
+#include "algorithm_parameter.h"
 #include "algorithms/statements.h"
 #include "plan/proof.h"
 
@@ -51,7 +51,7 @@ Plan changed(const Plan& plan, size_t l, size_t s, const std::function<void(Stat
 
 void next_rank(RankTerm& term) { ++term.offset; }
 
-void mutate_refs(const Plan& plan, size_t l, size_t s, std::vector<Ref> Statement::* side, const char* name,
+void mutate_refs(const Plan& plan, size_t l, size_t s, std::vector<Ref> Statement::*side, const char* name,
                  Mutants& mutants) {
   const Statement& statement = plan.loops[l].body[s];
   for (size_t i = 0; i < (statement.*side).size(); ++i) {
@@ -97,7 +97,8 @@ void mutate_statement(const Plan& plan, size_t l, size_t s, Mutants& mutants) {
                          }));
   }
   if (statement.guard != Guard::kEveryone) {
-    mutants.emplace_back(fmt::format("{}.{}: by the wrong ranks", l, s), changed(plan, l, s, [](Statement& m) {
+    mutants.emplace_back(fmt::format("{}.{}: by the wrong ranks", l, s),
+                         changed(plan, l, s, [](Statement& m) {
                            m.guard = m.guard == Guard::kRoot ? Guard::kOthers : Guard::kRoot;
                          }));
   }
@@ -136,7 +137,7 @@ std::set<std::string> harmless(const Plan& plan) {
 class SpoiledPlan : public testing::TestWithParam<Algorithm> {};
 
 TEST_P(SpoiledPlan, IsRefuted) {
-  const Plan& plan = *find_plan(GetParam().collective, GetParam().name);
+  const Plan& plan = plan_of(GetParam());
   const Status status = prove_among_others(plan);
   ASSERT_TRUE(status.ok()) << status.message();
   std::set<std::string> survivors;
@@ -149,9 +150,7 @@ TEST_P(SpoiledPlan, IsRefuted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SpoiledPlan, testing::ValuesIn(algorithms().begin(), algorithms().end()),
-                         [](const auto& test) {
-                           return std::string(name_of(test.param.collective)) + "_" + std::string(test.param.name);
-                         });
+                         test_name);
 
 // The words of a refutation name ranks, instructions and bytes.
 std::string refutation(const Plan& plan) {
@@ -163,16 +162,18 @@ std::string refutation(const Plan& plan) {
 TEST(Refutation, NamesWhoWaitsForWhom) {
   Plan plan = all_reduce_direct();
   plan.loops[0].body.erase(plan.loops[0].body.begin() + 3);  // signal
-  EXPECT_THAT(refutation(plan), HasSubstr("nobody can go on: rank 0 (call 0, instruction 4, iteration 0) waits for "
-                                          "rank 1 to reach step 1; rank 1"));
+  EXPECT_THAT(refutation(plan),
+              HasSubstr("nobody can go on: rank 0 (call 0, instruction 4, iteration 0) waits for "
+                        "rank 1 to reach step 1; rank 1"));
 }
 
 TEST(Refutation, NamesBothSidesOfARace) {
   Plan plan = all_gather_direct();
   plan.loops[0].body.pop_back();  // the wait that keeps my input for peers
-  EXPECT_THAT(refutation(plan),
-              HasSubstr("rank 0 (call 0, instruction 5, iteration 0) reads bytes [0, 384) of rank 2's input in no "
-                        "order with a write: the caller of rank 2 (call 0)"));
+  EXPECT_THAT(
+      refutation(plan),
+      HasSubstr("rank 0 (call 0, instruction 5, iteration 0) reads bytes [0, 384) of rank 2's input in no "
+                "order with a write: the caller of rank 2 (call 0)"));
 }
 
 TEST(Refutation, OfADepthTooSmallNamesScratch) {
@@ -202,7 +203,8 @@ TEST(Refutation, OfPartialResultsInAPlanThatSaysRankOrdered) {
 TEST(Refutation, OfAnInputReducedTwice) {
   Plan plan = all_reduce_one_shot();
   plan.rank_ordered = false;
-  plan.loops[0].body.push_back(reduce({whole(Space::kOutput)}, {whole(Space::kOutput), whole(Space::kInput)}));
+  plan.loops[0].body.push_back(
+      reduce({whole(Space::kOutput)}, {whole(Space::kOutput), whole(Space::kInput)}));
   EXPECT_THAT(refutation(plan), HasSubstr("the input of rank 2 2 times instead of 1"));
 }
 
@@ -224,8 +226,8 @@ TEST(Refutation, OfAMessageThatNobodyReceives) {
   Plan plan = broadcast_tree();
   plan.loops[0].body.push_back(on_root(send(kNextRank, whole(Space::kInput))));
   plan.loops.pop_back();
-  plan.loops.push_back(once({on_others(copy(whole(Space::kOutput), whole(Space::kInput, kTheRoot))), signal(),
-                             wait_others()}));
+  plan.loops.push_back(once(
+      {on_others(copy(whole(Space::kOutput), whole(Space::kInput, kTheRoot))), signal(), wait_others()}));
   EXPECT_THAT(refutation(plan), HasSubstr("rank 0 sent 2 messages to rank 1 that were not received"));
 }
 

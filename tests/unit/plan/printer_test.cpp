@@ -1,5 +1,5 @@
-// Each plan's text stands in tests/golden/plans, to be reviewed like code. With COLLECTIVE_OPS_GOLDEN_UPDATE=1
-// the files are written anew instead.
+// Each plan's text stands in tests/golden/plans, to be reviewed like code. With
+// COLLECTIVE_OPS_GOLDEN_UPDATE=1 the files are written anew instead.
 #include "plan/printer.h"
 
 #include <cstdlib>
@@ -30,10 +30,12 @@ TEST(Printer, TextsOfAllPlansAreTheGoldenOnes) {
 
 TEST(Printer, TermsOfStepsAreSpelledOut) {
   Plan plan{.name = "test"};
-  plan.loops = {{.over = Loop::Over::kSteps,
-                 .descending = true,
-                 .body = {{.action = Action::kWait, .lag = 2, .peer = {.offset = 3, .step_factor = -2}, .signal = 1}}}};
-  EXPECT_NE(print(plan).find("for step n-2 .. 0:\n  wait for signal 1 of rank me+3-2*step  (of 2 iterations before)\n"),
+  plan.loops = {
+      {.over = Loop::Over::kSteps,
+       .descending = true,
+       .body = {{.action = Action::kWait, .lag = 2, .peer = {.offset = 3, .step_factor = -2}, .signal = 1}}}};
+  EXPECT_NE(print(plan).find(
+                "for step n-2 .. 0:\n  wait for signal 1 of rank me+3-2*step  (of 2 iterations before)\n"),
             std::string::npos)
       << print(plan);
 }

@@ -1,0 +1,114 @@
+#include "plan/cost.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace collective_ops {
+namespace {
+
+using Kind = Instruction::Kind;
+
+// What the instructions of one rank move.
+struct Work {
+  uint64_t copied = 0;
+  uint64_t reduced = 0;
+  uint64_t on_buffers = 0;  // of both, on inputs and outputs
+  uint64_t on_scratch = 0;
+};
+
+// A loop moves chunk after chunk, in the end each operand's whole length.
+Work work_of(const Program& program) {
+  Work work;
+  for (const Instruction& i : program.instructions) {
+    const int operands = i.destinations + i.sources;
+    for (int k = 0; k < operands; ++k) {
+      const Operand& operand = program.operands[i.first + k];
+      (i.kind == Kind::kReduce ? work.reduced : work.copied) += operand.length;
+      (operand.space == Space::kScratch ? work.on_scratch : work.on_buffers) += operand.length;
+      // Of a message, the other side of the copy into or out of the channel.
+      if (i.kind == Kind::kSend || i.kind == Kind::kReceive) {
+        work.copied += operand.length;
+        work.on_scratch += operand.length;
+      }
+    }
+  }
+  return work;
+}
+
+// Waits that follow each other without work in between are one round: the peers raise their flags at about
+// the same time. In loops over steps each step is one hop of a message, whoever makes it.
+uint32_t rounds_of(const Program& program) {
+  uint32_t rounds = 0, in_body = 0, trips = 1, lag = 0;
+  bool waiting = false;
+  for (const Instruction& i : program.instructions) {
+    const bool waits = i.kind == Kind::kAwait || i.kind == Kind::kWait || i.kind == Kind::kReceive;
+    if (waits && !waiting) {
+      ++in_body;
+      lag = i.lag;
+    }
+    waiting = waits;
+    if (i.kind != Kind::kLoop && i.kind != Kind::kEndLoop) continue;
+    rounds += in_body * (trips > lag ? trips - lag : 0);
+    in_body = lag = 0;
+    trips = i.kind == Kind::kLoop ? i.trips : 1;
+  }
+  return rounds + in_body;
+}
+
+// The longest way through a tree is not that of any single rank.
+uint32_t hops_of(const Plan& plan, int n) {
+  uint32_t hops = 0;
+  for (const Loop& loop : plan.loops) {
+    if (loop.over != Loop::Over::kSteps || loop.steps != Loop::Steps::kLog2) continue;
+    for (int ranks = 1; ranks < n; ranks *= 2) ++hops;
+  }
+  return hops;
+}
+
+}  // namespace
+
+Result<Cost> cost(const Plan& plan, const Binding& call, const Topology& topology) {
+  Binding binding = call;
+  const int n = binding.world_size;
+  if (topology.ranks != n || topology.cores < 1) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("cost of a call of {} ranks on a machine of {} ranks and {} cores", n,
+                              topology.ranks, topology.cores));
+  }
+  Cost result;
+  uint64_t on_buffers = 0, on_scratch = 0, scratch_bytes = 0;
+  double most_ns = 0, all_ns = 0;
+  for (binding.rank = 0; binding.rank < n; ++binding.rank) {
+    const auto program = lower(plan, binding);
+    if (!program.ok()) return program.status();
+    const Work work = work_of(program.value());
+    result.copied_bytes += work.copied;
+    result.reduced_bytes += work.reduced;
+    on_buffers += work.on_buffers;
+    on_scratch += work.on_scratch;
+    scratch_bytes = program.value().scratch_bytes;
+    const double ns = static_cast<double>(work.copied) / topology.copy_bytes_per_ns +
+                      static_cast<double>(work.reduced) / topology.reduce_bytes_per_ns;
+    all_ns += ns;
+    most_ns = std::max(most_ns, ns);
+    result.rounds = std::max(result.rounds, rounds_of(program.value()));
+  }
+  // The arrival, then the hops.
+  if (const uint32_t hops = hops_of(plan, n); hops > 0) result.rounds = 1 + hops;
+
+  const uint64_t cache = topology.cache_bytes * std::min(n, topology.cores);
+  if (on_buffers > 2 * cache) result.memory_bytes += on_buffers;
+  if (scratch_bytes * n > cache) result.memory_bytes += on_scratch;
+
+  // Where ranks share cores, all of a core's ranks have to run before a round is over.
+  const int turns = (n + topology.cores - 1) / topology.cores;
+  const double round_ns = topology.signal_ns + (topology.oversubscribed() ? turns * topology.yield_ns : 0.0);
+  result.latency_ns = result.rounds * round_ns;
+  result.core_ns = std::max(most_ns, all_ns / std::min(n, topology.cores));
+  result.memory_ns = static_cast<double>(result.memory_bytes) / topology.memory_bytes_per_ns;
+  return result;
+}
+
+}  // namespace collective_ops
