@@ -91,8 +91,15 @@ class Traffic:
         self.bytes, self.moved, self.waited = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.ranks = [RankTotals() for _ in range(self.world_size)]
 
+    def index(self, rank: int | str) -> int:
+        """Raises IndexError: numpy would take -1 for the last rank."""
+        number = int(rank)
+        if not 0 <= number < self.world_size:
+            raise IndexError(f"rank {rank} of {self.world_size}")
+        return number
+
     def add(self, event: dict[str, Any]) -> None:
-        rank, arguments = event["pid"], event["args"]
+        rank, arguments = self.index(event["pid"]), event["args"]
         begin, duration = event["ts"], event["dur"]
         totals = self.ranks[rank]
         totals.calls += 1
@@ -103,13 +110,13 @@ class Traffic:
         totals.waited += arguments.get("waited_us", 0.0)
         totals.moved += arguments.get("moved_us", 0.0)
         for peer, waited in arguments.get("peer_waited_us", {}).items():
-            self.waited[rank, int(peer)] += waited
+            self.waited[rank, self.index(peer)] += waited
         read = arguments.get("peer_read_bytes", {})
         written = arguments.get("peer_written_bytes", {})
         for peer, count in read.items():
-            self.bytes[int(peer), rank] += count
+            self.bytes[self.index(peer), rank] += count
         for peer, count in written.items():
-            self.bytes[rank, int(peer)] += count
+            self.bytes[rank, self.index(peer)] += count
         self._add_moved(rank, arguments, read, written)
 
     def _add_moved(self, rank: int, arguments: dict[str, Any], read: dict, written: dict) -> None:
@@ -123,12 +130,12 @@ class Traffic:
             else:
                 time = arguments.get("moved_us", 0.0) * both / total if total else 0.0
             if both:
-                self.moved[int(peer), rank] += time * from_peer / both
-                self.moved[rank, int(peer)] += time * to_peer / both
+                self.moved[self.index(peer), rank] += time * from_peer / both
+                self.moved[rank, self.index(peer)] += time * to_peer / both
 
     def skip(self, event: dict[str, Any]) -> None:
         """A call that is left out; the rank's window begins where it ends."""
-        totals = self.ranks[event["pid"]]
+        totals = self.ranks[self.index(event["pid"])]
         totals.begin = min(totals.begin, event["ts"] + event["dur"])
         totals.end = max(totals.end, event["ts"] + event["dur"])
         self.skipped += 1

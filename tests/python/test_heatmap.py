@@ -212,6 +212,7 @@ def broken_traces(folder: Path) -> dict[str, tuple[Path, str]]:
         "cut behind an event": (whole[: whole.rindex("]")], "cut short"),
         "cut in the header": (whole[:60], "not a trace"),
         "rank outside": (whole.replace('"pid":1', '"pid":7'), "column"),
+        "peer below": (whole.replace('{"1":300.0}', '{"-1":300.0}'), "column"),
         "text as time": (whole.replace('"dur":400', '"dur":"long"'), "column"),
     }
     found = {"absent": (folder / "absent.json", "COLLECTIVE_OPS_TRACE=1"), "folder": (folder, "directory")}
