@@ -35,10 +35,12 @@ class PeerWatch {
     pid_t pid;
     int64_t start_time;
   };
+  std::vector<DeadPeer> look(bool first_only);
   DeadPeer describe(size_t index) const;
 
   std::vector<Watched> watched_;
-  std::vector<pollfd> poll_;
+  std::vector<pollfd> poll_;  // same order
+  bool without_pidfd_ = false;
 };
 
 }  // namespace collective_ops

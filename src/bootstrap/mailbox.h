@@ -3,6 +3,8 @@
 // no thread is needed. Only members get in: user, process id and the secret of the join are checked.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +15,7 @@
 
 #include <collective_ops/status.h>
 
-#include "bootstrap/process.h"
+#include "bootstrap/listener.h"
 #include "memory/descriptor.h"
 
 namespace collective_ops {
@@ -28,15 +30,12 @@ struct Message {
 
 class Mailbox {
  public:
-  struct Member {
-    pid_t pid = 0;
-  };
   struct Config {
     std::string job;
     int rank = 0;
-    std::vector<Member> members;  // by rank
+    std::vector<pid_t> members;  // by rank
     uint64_t secret[2] = {0, 0};
-    Descriptor listener;  // bound to socket_name(job, rank), listening, non-blocking
+    Listener listener;  // of this rank
   };
   explicit Mailbox(Config config);
   ~Mailbox();

@@ -43,13 +43,16 @@ class PeerSegments {
   // Sends a segment of our heap to all peers, once. kPeerLost where one has left.
   Status publish(uint32_t segment_id);
 
+  // Maps what peers have published so far, without waiting.
+  Status collect();
+
   void forget(int rank, uint32_t segment_id);
 
  private:
   struct Entry {
     uint32_t id = 0;
     std::byte* data = nullptr;
-    SharedSegment segment;  // empty for our own
+    SharedSegment segment;
   };
   Status take(Message message);
 

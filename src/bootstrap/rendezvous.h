@@ -34,8 +34,10 @@ struct HostGroup {
 // "0.1.0": ranks of different builds do not form a group.
 std::string build_version();
 
-// What tests replace.
 struct JoinSettings {
+  // Asked about ten times a second while waiting; a failure ends the join with it (Ctrl-C in Python).
+  std::function<Status()> interrupted;
+  // What tests replace.
   std::string version = build_version();
   bool use_pidfd = true;
 };

@@ -1,0 +1,105 @@
+#include "bootstrap/liveness.h"
+
+#include <sys/syscall.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ranks.h"
+
+namespace collective_ops {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Liveness : public ::testing::TestWithParam<bool> {  // with pidfd or without
+ protected:
+  PeerProcess peer(int rank, pid_t pid) {
+    PeerProcess process{rank, pid, read_process(pid)->start_time, Descriptor(), "here"};
+    if (GetParam()) process.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    return process;
+  }
+  // Blocks until a child has ended, and leaves it a zombie.
+  void wait_for_zombie(pid_t pid) {
+    siginfo_t info;
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  }
+};
+
+TEST_P(Liveness, NamesTheLowestDeadRankAndHowItEnded) {
+  Ranks ranks;
+  Gate end;
+  for (int i = 0; i < 2; ++i) {
+    ranks.start([] {
+      ::pause();
+      return std::string();
+    });
+  }
+  ranks.start([&] {
+    end.wait();
+    ::_exit(3);
+    return std::string();
+  });
+  std::vector<PeerProcess> peers;
+  peers.push_back(peer(0, ::getpid()));
+  for (int rank = 1; rank < 4; ++rank) peers.push_back(peer(rank, ranks.pid(static_cast<size_t>(rank - 1))));
+  PeerWatch watch(peers, 0);
+  EXPECT_FALSE(watch.check().has_value());
+
+  end.open();
+  wait_for_zombie(ranks.pid(2));
+  auto dead = watch.check();
+  ASSERT_TRUE(dead.has_value());
+  EXPECT_EQ(dead->rank, 3);
+  EXPECT_EQ(dead->pid, ranks.pid(2));
+  EXPECT_EQ(dead->how, "exited with status 3");
+
+  ranks.kill(1);
+  wait_for_zombie(ranks.pid(1));
+  dead = watch.check();
+  ASSERT_TRUE(dead.has_value());
+  EXPECT_EQ(dead->rank, 2);
+  EXPECT_EQ(dead->how, "killed by signal 9 (Killed)");
+  EXPECT_EQ(watch.check_all().size(), 2u);
+
+  ranks.reap(1);
+  dead = watch.check();
+  ASSERT_TRUE(dead.has_value());
+  EXPECT_EQ(dead->rank, 2);
+  EXPECT_TRUE(dead->how == "gone" || dead->how == "killed by signal 9 (Killed)") << dead->how;
+}
+
+TEST_P(Liveness, AStoppedRankLives) {
+  Ranks ranks;
+  const pid_t pid = ranks.start([] {
+    ::pause();
+    return std::string();
+  });
+  ::kill(pid, SIGSTOP);
+  siginfo_t info;
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOWAIT), 0);
+  std::vector<PeerProcess> peers;
+  peers.push_back(peer(0, pid));
+  PeerWatch watch(peers, 1);
+  EXPECT_FALSE(watch.check().has_value());
+}
+
+TEST_P(Liveness, AnotherProcessWithTheSameNumberIsNotThePeer) {
+  if (GetParam()) GTEST_SKIP() << "a descriptor of a process never means another one";
+  std::vector<PeerProcess> peers;
+  peers.push_back(peer(0, ::getpid()));
+  peers[0].start_time -= 1;
+  PeerWatch watch(peers, 1);
+  EXPECT_EQ(watch.check()->how, "gone");
+}
+
+TEST_P(Liveness, NobodyToWatch) {
+  PeerWatch watch({}, 0);
+  EXPECT_FALSE(watch.check().has_value());
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, Liveness, ::testing::Bool(),
+                         [](const auto& name) { return name.param ? "pidfd" : "number"; });
+
+}  // namespace
+}  // namespace collective_ops
