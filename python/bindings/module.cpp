@@ -7,6 +7,10 @@
 
 #include <collective_ops/types.h>
 
+#include "array.h"
+#include "kernels/targets.h"
+#include "module.h"
+
 namespace collective_ops {
 namespace {
 
@@ -22,8 +26,24 @@ std::vector<std::string> names(int count) {
 PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = COLLECTIVE_OPS_VERSION;
   module.attr("data_types") = names<DataType>(kDataTypeCount);
-  module.attr("reduce_ops") = names<ReduceOp>(kReduceOpCount);
+  module.attr("reduce_ops") =
+      names<ReduceOp>(static_cast<int>(ReduceOp::kPreMulSum));  // its factor has no place in these calls
   module.attr("collectives") = names<Collective>(kCollectiveCount);
+  module.def(
+      "kernel_target", [] { return std::string(supported_kernel_targets().front()); },
+      "The instruction set that reductions use on this processor.");
+  // For tests: the data type, element count and contiguity that a call would see.
+  module.def(
+      "describe_array",
+      [](pybind11::handle object, bool writable) {
+        const python::Array array =
+            python::array_from(object, writable ? python::Access::kWrite : python::Access::kRead, "array");
+        return pybind11::make_tuple(std::string(name_of(array.type)), array.count, array.contiguous);
+      },
+      pybind11::arg("array"), pybind11::arg("writable") = true);
+  python::bind_shared_array(module);
+  python::bind_communicator(module);
+  python::bind_trace(module);
 }
 
 }  // namespace collective_ops

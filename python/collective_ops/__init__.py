@@ -1,0 +1,93 @@
+"""Collectives for the ranks of one host.
+
+    from collective_ops import init_hccl, allreduce
+
+    init_hccl()                                # or rank=, world_size=, device_id=
+    ...
+    loss.backward()
+    for param in model.parameters():
+        if param.grad is not None:
+            allreduce(param.grad, op="sum")    # in place
+
+Arrays are PyTorch tensors, numpy arrays, or anything else with DLPack or the buffer protocol; PyTorch is not
+needed. docs/python_api.md is the reference.
+"""
+
+from .environment import check_environment
+
+# Before anything of the user's reads RANK, and fails with less to say.
+check_environment()
+
+from ._api import (  # noqa: E402
+    Work,
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    counters,
+    data_types,
+    device,
+    empty,
+    finalize,
+    init_hccl,
+    is_initialized,
+    kernel_target,
+    rank,
+    reduce_ops,
+    reducescatter,
+    world_size,
+)
+from ._core import __version__  # noqa: E402
+from .errors import (  # noqa: E402
+    CollectiveError,
+    CollectiveTimeoutError,
+    DuplicateRankError,
+    GroupBrokenError,
+    InternalError,
+    InterruptedCallError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    OutOfMemoryError,
+    PeerLostError,
+    RendezvousError,
+    SystemCallError,
+    UnsupportedTypeError,
+    VersionMismatchError,
+)
+
+__all__ = [
+    "CollectiveError",
+    "CollectiveTimeoutError",
+    "DuplicateRankError",
+    "GroupBrokenError",
+    "InternalError",
+    "InterruptedCallError",
+    "InvalidArgumentError",
+    "MismatchError",
+    "NotInitializedError",
+    "OutOfMemoryError",
+    "PeerLostError",
+    "RendezvousError",
+    "SystemCallError",
+    "UnsupportedTypeError",
+    "VersionMismatchError",
+    "Work",
+    "__version__",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "counters",
+    "data_types",
+    "device",
+    "empty",
+    "finalize",
+    "init_hccl",
+    "is_initialized",
+    "kernel_target",
+    "rank",
+    "reduce_ops",
+    "reducescatter",
+    "world_size",
+]

@@ -1,0 +1,332 @@
+"""The functions of the package: thin calls of the C++ core with the arrays as they come.
+
+One process is one rank of one group, which this module holds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
+
+Array = Any  # a tensor, a numpy array, or anything with DLPack or the buffer protocol
+Seconds = Any  # a number or a datetime.timedelta
+
+data_types: tuple[str, ...] = tuple(_core.data_types)
+reduce_ops: tuple[str, ...] = tuple(_core.reduce_ops)
+kernel_target = _core.kernel_target
+
+_group: _core.Communicator | None = None
+_arguments: tuple[Any, ...] = ()
+_device_id = 0
+_forked = False
+
+
+class Work:
+    """An asynchronous call. Its arrays must not be touched until `wait` has returned."""
+
+    __slots__ = ("_result", "_work")
+
+    def __init__(self, work: _core.Work, result: Any) -> None:
+        self._work, self._result = work, result
+
+    def wait(self, timeout: Seconds | None = None) -> Any:
+        """Returns what the blocking call would have returned, once the call is done; raises its error.
+
+        After `timeout` seconds CollectiveTimeoutError; the call itself goes on, and can be waited for again.
+        """
+        self._work.wait(timeout)
+        return self._result() if callable(self._result) else self._result
+
+    def done(self) -> bool:
+        """Whether the call has ended, well or not. Never blocks."""
+        return self._work.done()
+
+
+def init_hccl(
+    rank: int | None = None,
+    world_size: int | None = None,
+    device_id: int | None = None,
+    *,
+    job_id: str | None = None,
+    timeout: Seconds | None = None,
+    connect_timeout: Seconds | None = None,
+) -> None:
+    """Joins the ranks of this host that belong to one job. Blocks until all are there.
+
+    Args:
+        rank, world_size: default RANK and WORLD_SIZE of the environment; without them a world of one.
+        device_id: this rank's card; default DEVICE_ID, then LOCAL_RANK, then the rank.
+        job_id: tells jobs apart that were started by one parent process; default as
+            docs/architecture.md says.
+        timeout: seconds that a call may wait for other ranks, 0: for ever; default HCCL_EXEC_TIMEOUT.
+        connect_timeout: seconds to wait here for all ranks; default HCCL_CONNECT_TIMEOUT.
+
+    A second call with the same arguments does nothing. Raises RendezvousError where ranks are missing,
+    disagree or exist twice, InvalidArgumentError for values that cannot be used.
+    """
+    global _group, _arguments, _device_id, _forked
+    rank, world_size = _identity(rank, world_size)
+    if device_id is None:
+        device_id = next((n for n in map(_number, ("DEVICE_ID", "LOCAL_RANK")) if n is not None), rank)
+    arguments = (rank, world_size, device_id, job_id, timeout, connect_timeout)
+    if _group is not None:
+        if arguments == _arguments:
+            return
+        raise InvalidArgumentError(
+            f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
+            "before it joins as another"
+        )
+    _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout)
+    _arguments, _device_id, _forked = arguments, device_id, False
+
+
+def finalize() -> None:
+    """Leaves the group, after what was started is done. Optional: leaving the process does it too."""
+    global _group
+    group, _group = _group, None
+    if group is not None:
+        group.close()
+
+
+def is_initialized() -> bool:
+    return _group is not None
+
+
+def rank() -> int:
+    """This process's rank, from 0."""
+    return group("rank").rank
+
+
+def world_size() -> int:
+    """The number of ranks."""
+    return group("world_size").world_size
+
+
+def counters() -> dict[str, int]:
+    """What this rank has done since it joined: calls, bytes (payload), inline_calls, staged_calls,
+    direct_calls (path taken; direct copies nothing), copied_bytes (into and out of staging memory)."""
+    return group("counters").counters()
+
+
+def allreduce(tensor: Array, op: str = "sum", async_op: bool = False, timeout: Seconds | None = None) -> Any:
+    """Replaces `tensor`, on every rank, by the reduction of all ranks' tensors; returns it.
+
+    Args:
+        tensor: of equal element type and count on all ranks; any strides, 0-dim and empty too.
+        op: sum, avg (or mean), prod, min, max, band, bor, bxor.
+        async_op: return a Work at once; `tensor` holds the result after its wait().
+        timeout: seconds to wait for the other ranks; 0: for ever; default: that of init_hccl.
+
+    Sums are rank 0 + 1 + ... in float32 or wider, rounded once: the same bits on all ranks.
+    """
+    work = (_group or group("allreduce")).all_reduce(tensor, op, timeout, async_op)
+    return Work(work, tensor) if async_op else tensor
+
+
+def broadcast(
+    tensor: Array,
+    root: int | None = None,
+    async_op: bool = False,
+    timeout: Seconds | None = None,
+    *,
+    src: int | None = None,
+) -> Any:
+    """Copies rank `root`'s tensor into the other ranks' (of equal type and count); returns `tensor`.
+
+    `src` is PyTorch's name for `root`; default 0. The others as in `allreduce`.
+    """
+    if root is None:
+        root = 0 if src is None else src
+    elif src is not None and src != root:
+        raise InvalidArgumentError(f"broadcast: root={root} and src={src} name the same thing; give one")
+    work = (_group or group("broadcast")).broadcast(tensor, root, timeout, async_op)
+    return Work(work, tensor) if async_op else tensor
+
+
+def allgather(
+    tensor: Array | Sequence[Array],
+    out: Array | Sequence[Array] | None = None,
+    async_op: bool = False,
+    timeout: Seconds | None = None,
+) -> Any:
+    """Collects all ranks' tensors, rank by rank, on every rank.
+
+    Args:
+        tensor: of equal type and count on all ranks.
+        out: where to: an array of world_size times as many elements, or a list of world_size arrays.
+            Default: a new one of shape (world_size, *tensor.shape), of the kind that `tensor` is.
+
+    PyTorch's order, `allgather(list_of_arrays, tensor)`, is understood too. Returns `out`.
+    """
+    comm = group("allgather")
+    if isinstance(tensor, list | tuple):
+        tensor, out = out, tensor
+    if not isinstance(out, list | tuple):
+        if out is None:
+            out = _new_like(tensor, (comm.world_size, *_shape(tensor)))
+        work = comm.all_gather(tensor, out, timeout, async_op)
+        return Work(work, out) if async_op else out
+    if len(out) != comm.world_size:
+        raise InvalidArgumentError(
+            f"allgather: the list has {len(out)} arrays, but there are {comm.world_size} ranks"
+        )
+    dtype, count, _ = _core.describe_array(tensor, False)
+    for part in out:
+        if _core.describe_array(part)[:2] != (dtype, count):
+            raise InvalidArgumentError(f"allgather: each array of the list has {count} elements of {dtype}")
+    gathered = _core.SharedArray([comm.world_size * count], dtype)
+
+    def spread() -> Any:
+        for index, part in enumerate(out):
+            gathered.copy_out(index * count, part)
+        return out
+
+    work = comm.all_gather(tensor, gathered, timeout, async_op)
+    return Work(work, spread) if async_op else spread()
+
+
+def reducescatter(
+    tensor: Array,
+    op: str = "sum",
+    out: Array | None = None,
+    async_op: bool = False,
+    timeout: Seconds | None = None,
+) -> Any:
+    """Reduces all ranks' tensors, and gives rank r the r-th part of the result.
+
+    Args:
+        tensor: of equal type and count on all ranks; the count is a multiple of world_size.
+        out: this rank's part. Default: a new one of the kind that `tensor` is, of shape
+            (tensor.shape[0] / world_size, *tensor.shape[1:]).
+
+    Returns `out`.
+    """
+    comm = group("reducescatter")
+    if out is None:
+        shape = _shape(tensor)
+        if not shape or shape[0] % comm.world_size != 0:
+            raise InvalidArgumentError(
+                f"reducescatter: the first dimension of shape {shape} is not a multiple of {comm.world_size} "
+                "ranks; pad it, or give out="
+            )
+        out = _new_like(tensor, (shape[0] // comm.world_size, *shape[1:]))
+    work = comm.reduce_scatter(tensor, out, op, timeout, async_op)
+    return Work(work, out) if async_op else out
+
+
+def barrier(async_op: bool = False, timeout: Seconds | None = None) -> Work | None:
+    """Returns when all ranks have called it."""
+    work = group("barrier").barrier(timeout, async_op)
+    return Work(work, None) if async_op else None
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+    """An array in memory that the ranks share: collectives on it copy nothing. Contents are unspecified.
+
+    Args:
+        dtype: a name of `data_types`, a numpy or a torch type.
+
+    Returns a torch.Tensor where PyTorch has been imported, else a SharedArray: numpy.asarray(a),
+    numpy.from_dlpack(a) and memoryview(a) see its memory. It is freed with the last reference.
+    """
+    array = _core.SharedArray([shape] if isinstance(shape, int) else list(shape), _type_name(dtype))
+    torch = sys.modules.get("torch")
+    return torch.from_dlpack(array) if torch is not None else array
+
+
+def device() -> Any:
+    """This rank's card as a torch.device: npu, then cuda, where there is one; else the CPU. Without PyTorch
+    imported the string "cpu"."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "cpu"
+    number = (
+        _device_id
+        if _group is not None
+        else next((n for n in map(_number, ("DEVICE_ID", "LOCAL_RANK")) if n is not None), 0)
+    )
+    for kind in ("npu", "cuda"):
+        backend = getattr(torch, kind, None)
+        if backend is not None and backend.is_available():
+            return torch.device(kind, number)
+    return torch.device("cpu")
+
+
+def group(caller: str) -> _core.Communicator:
+    """The group of this process; NotInitializedError, in the name of `caller`, where there is none."""
+    if _group is not None:
+        return _group
+    if _forked:
+        raise NotInitializedError(
+            f"{caller}: this process is a fork of a rank, and a group does not survive a fork. Start workers "
+            "with spawn, or call init_hccl here with a rank and a job_id of their own"
+        )
+    raise NotInitializedError(f"{caller}: there is no group yet; call init_hccl() first, in every process")
+
+
+def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size, from the environment where not given."""
+    given = {"rank": rank, "world_size": world_size}
+    rank = _number("RANK") if rank is None else rank
+    world_size = _number("WORLD_SIZE") if world_size is None else world_size
+    if rank is None and (world_size is None or world_size == 1):
+        return 0, 1
+    if rank is None or world_size is None:
+        missing = "rank" if rank is None else "world_size"
+        raise InvalidArgumentError(
+            f"init_hccl: {missing} is neither an argument ({given}) nor {missing.upper()} in the environment. "
+            "collective-ops run and torchrun set it"
+        )
+    return int(rank), int(world_size)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "").strip()  # environment.py has seen to it that it is a number
+    return int(text) if text else None
+
+
+def _shape(array: Array) -> tuple[int, ...]:
+    if hasattr(array, "shape"):
+        return tuple(array.shape)
+    return memoryview(array).shape if array is not None else _core.describe_array(array)
+
+
+def _new_like(array: Array, shape: tuple[int, ...]) -> Array:
+    """Private memory of the kind that `array` is; a SharedArray where that kind is not known."""
+    kind = type(array).__module__.partition(".")[0]
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return torch.empty(shape, dtype=array.dtype)
+    if numpy is not None and kind == "numpy":
+        return numpy.empty(shape, dtype=array.dtype)
+    return _core.SharedArray(list(shape), _core.describe_array(array, False)[0])
+
+
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64", "float8_e4m3fn": "float8_e4m3"}
+
+
+def _type_name(dtype: Any) -> str:
+    name = (
+        dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    )
+    name = str(name or dtype).removeprefix("torch.")
+    name = _ALIASES.get(name, name)
+    if name not in data_types:
+        raise UnsupportedTypeError(f"empty: dtype {dtype!r} is not one of {', '.join(data_types)}")
+    return name
+
+
+def _after_fork() -> None:
+    global _group, _forked, _inherited
+    _forked, _inherited, _group = _group is not None or _forked, _group, None
+
+
+_inherited: _core.Communicator | None = None  # of the parent: kept, as it is the parent's to leave
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(finalize)
