@@ -20,6 +20,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -116,6 +117,10 @@ class Communicator {
   Status run(const Call& call);
   // The same, without waiting; calls run in the order they were made, blocking ones included.
   std::shared_ptr<Work> start(const Call& call);
+
+  // `check` is called every few milliseconds by whoever waits at length inside a call; a failure of it
+  // ends the call and breaks the group (kInterrupted: Ctrl-C, say). Set it before the first call.
+  void set_interrupt_check(std::function<Status()> check);
 
   Counters counters() const;
 

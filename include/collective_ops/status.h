@@ -25,8 +25,9 @@ enum class ErrorCode : uint8_t {
   kNotInitialized,    // no communicator yet, or a child after fork
   kSystem,            // a system call failed; the text names it
   kInternal,          // a defect of this library
+  kInterrupted,       // a signal or the caller's own check ended a wait
 };
-inline constexpr int kErrorCodeCount = 14;
+inline constexpr int kErrorCodeCount = 15;
 
 std::string_view name_of(ErrorCode code);  // "mismatch", "peer_lost" ...
 

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "communicator/call_queue.h"
 #include "communicator/group.h"
 #include "memory/shared_heap.h"
+#include "trace/merge.h"
 #include "trace/recorder.h"
 #include "transport/shm/cores.h"
 
@@ -50,6 +52,17 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
   auto recorder = Recorder::open(trace_directory(), identity);
   if (!recorder.ok()) return recorder.status();
   return std::shared_ptr<Recorder>(std::move(*recorder));
+}
+
+// The last rank to leave makes comm_trace.json. Where that fails the ranks' files stay, and can still be
+// merged by hand.
+void merge_trace_of(const std::string& job, const std::filesystem::path& directory) {
+  const auto merged = merge_traces({{directory}}, {.output = directory / "comm_trace.json", .job = job});
+  if (!merged.ok()) {
+    fmt::print(stderr, "collective-ops: the trace was not merged: {}\n", merged.status().message());
+  } else if (!merged->complete()) {
+    fmt::print(stderr, "collective-ops: {}\n", merged->text());
+  }
 }
 
 }  // namespace
@@ -119,15 +132,20 @@ Communicator::~Communicator() {
     return;
   }
   parts_->queue->finish();
+  Group& group = parts_->queue->group();
+  const auto recorded = parts_->recorder ? parts_->recorder->path().parent_path() : std::filesystem::path();
   parts_->recorder.reset();
-  parts_->queue->group().trace().start(nullptr, 0, 0);
-  parts_->queue->group().leave();
+  group.trace().start(nullptr, 0, 0);  // closes this rank's file
+  if (group.leave() && !recorded.empty()) merge_trace_of(parts_->host->job, recorded);
 }
 
 int Communicator::rank() const { return parts_->queue->group().rank(); }
 int Communicator::world_size() const { return parts_->queue->group().world_size(); }
 Status Communicator::run(const Call& call) { return parts_->queue->run(call); }
 std::shared_ptr<Work> Communicator::start(const Call& call) { return parts_->queue->start(call); }
+void Communicator::set_interrupt_check(std::function<Status()> check) {
+  parts_->queue->group().set_interrupt_check(std::move(check));
+}
 Counters Communicator::counters() const { return parts_->queue->group().counters(); }
 
 }  // namespace collective_ops

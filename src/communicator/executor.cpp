@@ -92,19 +92,20 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
   const Piece piece = piece_of(first, frame, frame.iteration - instruction.lag);
   switch (instruction.kind) {
     case Kind::kCopy:
-      if (!sends_.empty() && !flush_sends_of(piece)) return false;
+      keep_sends_of(piece);
       copy(instruction, frame);
       return true;
     case Kind::kReduce:
-      if (!sends_.empty() && !flush_sends_of(piece)) return false;
+      keep_sends_of(piece);
       reduce(instruction, frame);
       return true;
     case Kind::kSend:
-      if (piece.bytes > 0) sends_.push_back({instruction.peer, piece.data, piece.bytes});
+      if (piece.bytes > 0) sends_.push_back({instruction.peer, piece.data, piece.bytes, {}});
       push_sends();
       return true;
     case Kind::kReceive:
-      return (sends_.empty() || flush_sends_of(piece)) && receive(piece, instruction.peer);
+      keep_sends_of(piece);
+      return receive(piece, instruction.peer);
     default:
       return true;
   }
@@ -168,12 +169,14 @@ bool Executor::flush_sends() {
   return true;
 }
 
-// Before memory is overwritten, messages that still read it go out.
-bool Executor::flush_sends_of(Piece piece) {
-  const bool overlaps = std::any_of(sends_.begin(), sends_.end(), [&](const PendingSend& send) {
-    return send.data < piece.data + piece.bytes && piece.data < send.data + send.bytes;
-  });
-  return !overlaps || flush_sends();
+// Before memory is overwritten, what messages still have to read of it is set aside: a message never
+// waits for its receiver.
+void Executor::keep_sends_of(Piece piece) {
+  for (PendingSend& send : sends_) {
+    if (send.data >= piece.data + piece.bytes || piece.data >= send.data + send.bytes) continue;
+    send.kept.assign(send.data, send.data + send.bytes);
+    send.data = send.kept.data();
+  }
 }
 
 bool Executor::receive(Piece piece, int peer) {

@@ -58,6 +58,7 @@ class Executor {
     int peer;
     const std::byte* data;
     size_t bytes;
+    std::vector<std::byte> kept;  // a copy, where the source had to be overwritten
   };
 
   bool execute(const Instruction& instruction, Frame& frame);
@@ -65,7 +66,7 @@ class Executor {
   void reduce(const Instruction& instruction, Frame& frame);
   bool receive(Piece piece, int peer);
   bool flush_sends();
-  bool flush_sends_of(Piece piece);
+  void keep_sends_of(Piece piece);
   bool push_sends();
   shm::Channel channel(int from, int to) const;
   static Piece piece_of(const Operand& operand, const Frame& frame, uint64_t chunk);

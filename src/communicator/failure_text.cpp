@@ -59,6 +59,13 @@ void compare(const shm::Signature& a, const shm::Signature& b, std::vector<std::
   note_difference(fields, "count", a.count() != b.count());
 }
 
+std::string difference_in(const std::vector<std::string>& fields) {
+  std::string text = ". They differ in ";
+  for (size_t i = 0; i < fields.size(); ++i) text += (i == 0 ? "" : ", ") + fields[i];
+  return text + ". Every rank must make the same calls in the same order; look for a branch that depends on the rank, or "
+                "for shapes that differ between ranks";
+}
+
 std::string seconds(int64_t ns) { return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9); }
 
 }  // namespace
@@ -118,11 +125,25 @@ Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& 
     text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", rank_list(callers[order[i]]), order[i]);
   }
   if (!absent.empty()) text += fmt::format("; {}: not there yet", rank_list(absent));
-  text += ". They differ in ";
-  for (size_t i = 0; i < fields.size(); ++i) text += (i == 0 ? "" : ", ") + fields[i];
-  text += ". Every rank must make the same calls in the same order; look for a branch that depends on the rank, or for "
-          "shapes that differ between ranks";
-  return {ErrorCode::kMismatch, text};
+  return {ErrorCode::kMismatch, text + difference_in(fields)};
+}
+
+// The lines of the last calls still stand, of both ranks: the call that differed is usually among them.
+Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint32_t sequence) {
+  for (uint32_t back = 1; back < shm::kEagerDepth && back < sequence; ++back) {
+    const shm::Signature own = announced(memory.line(rank, sequence - back));
+    const shm::Signature theirs = announced(memory.line(peer, sequence - back));
+    if (own.sequence() != sequence - back || theirs.sequence() != own.sequence()) continue;
+    if (own.head == theirs.head && own.shape == theirs.shape) continue;
+    std::vector<std::string> fields;
+    compare(own, theirs, fields);
+    return {ErrorCode::kMismatch, fmt::format("ranks made different calls as call #{} of the group: rank {}: {}; rank {}: {}{}",
+                                              own.sequence(), rank, describe(own), peer, describe(theirs),
+                                              difference_in(fields))};
+  }
+  return {ErrorCode::kMismatch, fmt::format("ranks {} and {} made different calls some time before call #{} of the group. "
+                                            "Every rank must make the same calls in the same order",
+                                            rank, peer, sequence)};
 }
 
 Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer, const shm::Signature& own,

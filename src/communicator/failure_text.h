@@ -21,6 +21,9 @@ std::string describe_last_call(const shm::GroupMemory& memory, int rank);
 // milliseconds for ranks that have not called yet, so that the text can name them too.
 Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& own);
 
+// kMismatch where a call before `sequence` differed, which `rank` or `peer` had left without waiting.
+Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint32_t sequence);
+
 // kTimeout of `rank` in a call, waiting for `peer`.
 Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer, const shm::Signature& own,
                  int64_t waited_ns);

@@ -56,6 +56,7 @@ Status Group::run(const Call& call, int64_t issued_ns) {
 }
 
 void Group::begin(const Call& call) {
+  history_ = own_.after(history_);
   ++sequence_;
   announced_ = false;
   path_ = TracePath::kNone;
@@ -136,8 +137,7 @@ bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
   }
   shm::Line& line = memory_.line(rank_, sequence_);
   line.input_segment = input.segment;
-  line.output_segment = output.segment;
-  line.memory = {input.offset, output.offset};
+  line.memory = {input.offset, output.offset, output.segment};
   arrive();
   return true;
 }
@@ -148,7 +148,7 @@ bool Group::all_reachable(const Program& program, int root) const {
     const shm::Line& line = memory_.line(peer, sequence_);
     const bool read = program.reads_peer_input && (!program.reads_only_root_input || peer == root);
     if (read && line.input_segment == 0) return false;
-    if (program.writes_peer_output && line.output_segment == 0) return false;
+    if (program.writes_peer_output && line.memory.output_segment == 0) return false;
   }
   return true;
 }
@@ -166,7 +166,7 @@ bool Group::reach_peers(const PreparedCall& prepared, const Program& program, in
 bool Group::reach(int peer, bool input, size_t bytes) {
   const shm::Line& line = memory_.line(peer, sequence_);
   const shm::MemoryRef place = input ? shm::MemoryRef{line.input_segment, line.memory.input_offset}
-                                     : shm::MemoryRef{line.output_segment, line.memory.output_offset};
+                                     : shm::MemoryRef{line.memory.output_segment, line.memory.output_offset};
   auto address = peers_->reach(peer, place, bytes, waiter_.deadline_ns(), [&] { return check_peers(peer); });
   if (!address.ok()) return fail(address.status());
   (input ? addresses_.input : addresses_.output)[static_cast<size_t>(peer)] = *address;
@@ -198,13 +198,18 @@ void Group::arrive() {
   announced_ = true;
   shm::Line& line = memory_.line(rank_, sequence_);
   line.shape = own_.shape;
+  line.history = history_;
   waiter_.raise(line.head, own_.head);
 }
 
 bool Group::await(int peer) {
   if (!waiter_.until_arrival(peer, sequence_)) return false;
   const shm::Line& line = memory_.line(peer, sequence_);
-  if (line.head.load(std::memory_order_relaxed) == own_.head && line.shape == own_.shape) return true;
+  if (line.head.load(std::memory_order_relaxed) == own_.head && line.shape == own_.shape &&
+      line.history == history_) {
+    return true;
+  }
+  if (line.history != history_) return fail(earlier_mismatch(memory_, rank_, peer, own_.sequence()));
   return fail(mismatch(memory_, rank_, own_));
 }
 
@@ -214,6 +219,9 @@ bool Group::fail(Status status) {
 }
 
 Status Group::check_peers(int peer) {
+  if (interrupt_check_) {
+    if (Status status = interrupt_check_(); !status.ok()) return status;
+  }
   const auto has_left = [this](int rank) { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; };
   if (has_left(peer)) {
     return peer_lost(rank_, own_, fmt::format("{} left the group after call #{}", peers_->describe(peer),

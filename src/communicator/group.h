@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Group final : private CallAnnouncer, private shm::WaitObserver {
 
   // Tells the peers that this rank makes no further call. True for the last rank of the group to leave.
   bool leave();
+
+  void set_interrupt_check(std::function<Status()> check) { interrupt_check_ = std::move(check); }
 
   int rank() const { return rank_; }
   int world_size() const { return memory_.world_size(); }
@@ -70,6 +73,7 @@ class Group final : private CallAnnouncer, private shm::WaitObserver {
   GroupSettings settings_;
   shm::Waiter waiter_;
   Executor executor_;
+  std::function<Status()> interrupt_check_;
   ProgramCache cache_;
   CallTrace trace_;
   Counters counters_;
@@ -82,6 +86,7 @@ class Group final : private CallAnnouncer, private shm::WaitObserver {
   uint64_t sequence_ = 0;     // of the call that runs
   uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
   shm::Signature own_;
+  uint32_t history_ = 0;      // of the calls before this one
   bool announced_ = false;
   TracePath path_ = TracePath::kNone;
 };

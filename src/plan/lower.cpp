@@ -130,11 +130,12 @@ class Lowering {
       const uint64_t extent = round_to_line(longest_named[i]);
       const bool chunked = region.piece == ScratchRegion::Piece::kChunk;
       const uint64_t piece = chunked ? std::min<uint64_t>(binding_.chunk_bytes, extent) : extent;
+      end = round_to_line(end);  // the last region is not padded: a few bytes fit the line of a call
       regions_.push_back({end, piece});
       if (chunked) {
         end += piece * region.depth * (region.per_rank ? n_ : 1);
       } else {
-        end += region.per_rank ? round_to_line(geometry_.total()) : piece;
+        end += region.per_rank ? geometry_.total() : longest_named[i];
       }
     }
     program_.scratch_bytes = end;

@@ -45,6 +45,12 @@ struct Signature {
   ReduceOp op() const { return static_cast<ReduceOp>(head >> 48 & 0xff); }
   uint64_t count() const { return shape & ((uint64_t{1} << 48) - 1); }
   int root() const { return static_cast<int>(shape >> 48); }
+
+  // The history after this call, given that before it.
+  uint32_t after(uint32_t history) const {
+    const uint64_t mixed = (history ^ (head >> 32) ^ shape * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL;
+    return static_cast<uint32_t>(mixed >> 32);
+  }
 };
 
 // Where a caller's buffer lies, as its peers can reach it. Segment 0: private memory.
@@ -56,13 +62,14 @@ struct MemoryRef {
 struct alignas(kCacheLine) Line {
   std::atomic<uint64_t> head;  // Signature::head; stored last
   uint64_t shape;
+  uint32_t history;  // of the calls before this one: a root that waited for nobody is checked later
   uint32_t input_segment;
-  uint32_t output_segment;
   union {
     std::byte payload[kInlineBytes];
     struct {
       uint64_t input_offset;
       uint64_t output_offset;
+      uint32_t output_segment;
     } memory;
   };
 };
