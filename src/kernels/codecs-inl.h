@@ -24,7 +24,8 @@ namespace collective_ops {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Copies fewer than kLimit (at most 64) bytes by two copies of a fixed size that may overlap, not a call of memcpy.
+// Copies fewer than kLimit (at most 64) bytes by two copies of a fixed size that may overlap, not a call of
+// memcpy.
 template <size_t kLimit>
 HWY_INLINE void copy_few(void* to, const void* from, size_t bytes) {
   const auto both_ends = [&]<size_t kSize>(std::integral_constant<size_t, kSize>) {
@@ -152,6 +153,7 @@ struct Float16Codec {
   using Element = uint16_t;
   using D = hn::ScalableTag<float>;
   using Half = hn::Rebind<uint16_t, D>;
+  using Bits16 = hn::ScalableTag<uint16_t>;
   using V = hn::Vec<D>;
   static constexpr size_t kParts = 2;
   static constexpr size_t kLanes = hn::MaxLanes(D());
@@ -195,14 +197,12 @@ struct Float16Codec {
     hn::StoreU(raw.second, Half(), to + kLanes);
   }
   static HWY_INLINE void load_few(const Element* from, size_t count, V* parts) {
-    HWY_ALIGN Element buffer[kElements] = {};
-    copy_few<sizeof(buffer)>(buffer, from, count * sizeof(Element));
-    load(buffer, parts);
+    const auto raw = HWY_NAMESPACE::load_few(Bits16(), from, count);
+    parts[0] = widen(hn::LowerHalf(Half(), raw));
+    parts[1] = widen(hn::UpperHalf(Half(), raw));
   }
   static HWY_INLINE void store_few(Raw raw, Element* to, size_t count) {
-    HWY_ALIGN Element buffer[kElements];
-    store(raw, buffer);
-    copy_few<sizeof(buffer)>(to, buffer, count * sizeof(Element));
+    HWY_NAMESPACE::store_few(Bits16(), hn::Combine(Bits16(), raw.second, raw.first), to, count);
   }
 };
 

@@ -7,7 +7,9 @@
 
 namespace collective_ops {
 
-inline float float_from_bfloat16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float float_from_bfloat16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 inline uint16_t bfloat16_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -33,8 +35,9 @@ inline uint16_t float16_from_float(float value) {
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7FFFFFFF;
   if (magnitude > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00 | ((magnitude >> 13) & 0x3FF));
-  if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // from 65520, halfway past the largest
-  if (magnitude >= 0x38800000) {                                            // from 2^-14: a normal number
+  if (magnitude >= 0x477FF000)
+    return static_cast<uint16_t>(sign | 0x7C00);  // from 65520, halfway past the largest
+  if (magnitude >= 0x38800000) {                  // from 2^-14: a normal number
     const uint32_t rebased = magnitude - (112U << 23);
     return static_cast<uint16_t>(sign | ((rebased + 0xFFF + ((rebased >> 13) & 1)) >> 13));
   }

@@ -101,6 +101,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace collective_ops {
 HWY_EXPORT(float_kernel_here);
-ReduceKernel float_kernel(DataType type, ReduceOp op) { return HWY_DYNAMIC_DISPATCH(float_kernel_here)(type, op); }
+ReduceKernel float_kernel(DataType type, ReduceOp op) {
+  return HWY_DYNAMIC_DISPATCH(float_kernel_here)(type, op);
+}
 }  // namespace collective_ops
 #endif

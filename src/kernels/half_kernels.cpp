@@ -45,6 +45,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace collective_ops {
 HWY_EXPORT(half_kernel_here);
-ReduceKernel half_kernel(DataType type, ReduceOp op) { return HWY_DYNAMIC_DISPATCH(half_kernel_here)(type, op); }
+ReduceKernel half_kernel(DataType type, ReduceOp op) {
+  return HWY_DYNAMIC_DISPATCH(half_kernel_here)(type, op);
+}
 }  // namespace collective_ops
 #endif

@@ -22,9 +22,9 @@
 namespace collective_ops {
 namespace {
 
-constexpr size_t kSliceAlignment = 64;       // a cache line: no two threads write one
+constexpr size_t kSliceAlignment = 64;  // a cache line: no two threads write one
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr double kBatchSeconds = 0.002;      // long against the clock's and the start's jitter
+constexpr double kBatchSeconds = 0.002;  // long against the clock's and the start's jitter
 constexpr int kBatches = 25;
 
 // One mapping that holds the buffers of all ranks.
@@ -43,7 +43,8 @@ class Mapping {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     if (options.memory == LimitMemory::kShared) {
       file_ = memfd_create("collective_ops_limit", MFD_CLOEXEC);
-      if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size_)) != 0) return failure("create shared memory");
+      if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size_)) != 0)
+        return failure("create shared memory");
       flags = MAP_SHARED;
     }
     address_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, file_, 0);
@@ -57,9 +58,10 @@ class Mapping {
  private:
   Status failure(const char* what) const {
     const ErrorCode code = errno == ENOMEM || errno == ENOSPC ? ErrorCode::kOutOfMemory : ErrorCode::kSystem;
-    return {code, fmt::format("cannot {} of {} bytes to measure the limit of this machine: {}; use fewer ranks or "
-                              "fewer bytes",
-                              what, size_, std::strerror(errno))};
+    return {code,
+            fmt::format("cannot {} of {} bytes to measure the limit of this machine: {}; use fewer ranks or "
+                        "fewer bytes",
+                        what, size_, std::strerror(errno))};
   }
 
   void* address_ = MAP_FAILED;
@@ -120,7 +122,8 @@ std::vector<Slice> cut(char* data, size_t stride, int ranks, size_t bytes, size_
   for (size_t t = 0; t < parts; ++t) {
     const size_t begin = std::min(bytes, t * share);
     const size_t end = t + 1 == parts ? bytes : std::min(bytes, begin + share);
-    for (int r = 0; r < ranks; ++r) slices[t].buffers.push_back(data + static_cast<size_t>(r) * stride + begin);
+    for (int r = 0; r < ranks; ++r)
+      slices[t].buffers.push_back(data + static_cast<size_t>(r) * stride + begin);
     slices[t].sources.assign(slices[t].buffers.begin(), slices[t].buffers.end());
     slices[t].count = (end - begin) / width;
   }
@@ -173,11 +176,12 @@ Result<LimitTime> measure_inplace_reduce(int ranks, size_t bytes, int threads, c
   const ReduceKernel kernel = reduce_kernel(options.type, ReduceOp::kSum);
   if (ranks < 1 || threads < 1 || threads > 1024 || bytes < size_of(options.type) || kernel == nullptr ||
       bytes > SIZE_MAX / 4 / static_cast<size_t>(ranks)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("cannot measure the limit of an all-reduce of {} bytes of {} over {} ranks on {} "
-                              "threads; give at least one rank, thread (at most 1024) and element, and a type that "
-                              "can be summed",
-                              bytes, name_of(options.type), ranks, threads));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("cannot measure the limit of an all-reduce of {} bytes of {} over {} ranks on {} "
+                    "threads; give at least one rank, thread (at most 1024) and element, and a type that "
+                    "can be summed",
+                    bytes, name_of(options.type), ranks, threads));
   }
   const size_t stride = (bytes + 4095) / 4096 * 4096;
   Mapping mapping;

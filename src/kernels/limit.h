@@ -29,7 +29,8 @@ struct LimitTime {
 // Measures all slices of one in-place sum over `ranks` buffers of `bytes` each, cut among `threads`
 // threads pinned to one processor each. It moves 2 * ranks * bytes: every buffer is read and written.
 // Fails with kInvalidArgument on counts below one or a type that has no sum, kOutOfMemory or kSystem.
-Result<LimitTime> measure_inplace_reduce(int ranks, size_t bytes, int threads, const LimitOptions& options = {});
+Result<LimitTime> measure_inplace_reduce(int ranks, size_t bytes, int threads,
+                                         const LimitOptions& options = {});
 
 // The median of the above in seconds, with default options; 0 if it could not be measured.
 double inplace_reduce_seconds(int ranks, size_t bytes, int threads);

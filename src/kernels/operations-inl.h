@@ -104,7 +104,9 @@ struct PreMultipliedSum {
   using Lane = hn::TFromD<D>;
   explicit PreMultipliedSum(const ReduceArguments& arguments) : factors(arguments.factors) {}
   V first(V value) const { return hn::Mul(value, factor(0)); }
-  V combine(V result, V value, size_t source) const { return hn::Add(result, hn::Mul(value, factor(source))); }
+  V combine(V result, V value, size_t source) const {
+    return hn::Add(result, hn::Mul(value, factor(source)));
+  }
   V finish(V result) const { return result; }
 
   // Any NaN becomes the plain one: the bfloat16 codec relies on NaNs whose lower bits are zero.

@@ -46,7 +46,8 @@ int64_t supported_bits() {
 
 std::vector<std::string_view> supported_kernel_targets() {
   std::vector<std::string_view> names;
-  for (int64_t bits = supported_bits(); bits != 0; bits &= bits - 1) names.push_back(hwy::TargetName(bits & -bits));
+  for (int64_t bits = supported_bits(); bits != 0; bits &= bits - 1)
+    names.push_back(hwy::TargetName(bits & -bits));
   return names;
 }
 

@@ -11,6 +11,7 @@
 #define COLLECTIVE_OPS_KERNELS_REDUCE_LOOPS_INL_H_
 #endif
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/codecs-inl.h"
 #include "kernels/operations-inl.h"
@@ -80,6 +81,19 @@ HWY_NOINLINE void reduce_rest(const Op& op, const ReduceArguments& arguments, si
   if (offset < arguments.count) reduce_few<Codec, Op>(op, arguments, offset, arguments.count - offset);
 }
 
+// How far ahead memory is asked for. Processors stop at the end of a page, which in 4 KiB pages costs a
+// quarter of the throughput of large buffers in place; 512 bytes do nearly as well, twice as many no better.
+// Out of place it gained nothing.
+inline constexpr size_t kPrefetchBytes = 1024;
+
+// Asks for the lines of the step that lies kPrefetchBytes after `offset`, but for none beyond the end of the
+// buffer: those are another rank's, which may be writing them.
+template <size_t kStep, typename Element>
+HWY_INLINE void prefetch_ahead(const Element* buffer, size_t offset, size_t count) {
+  const size_t ahead = HWY_MIN(offset + kPrefetchBytes / sizeof(Element), count - kStep);
+  for (size_t i = 0; i < kStep; i += 64 / sizeof(Element)) hwy::Prefetch(buffer + ahead + i);
+}
+
 // Four vectors computed with at a time: enough to hide the latency of an addition and of reading the
 // pointers, few enough for sixteen registers.
 inline constexpr size_t kVectorsPerStep = 4;
@@ -88,9 +102,10 @@ template <class Codec, class Op>
 void reduce(const ReduceArguments& arguments) {
   if (arguments.sources.empty()) return;
   constexpr size_t kSteps = kVectorsPerStep / Codec::kParts;
+  constexpr size_t kStep = kSteps * Codec::kElements;
   const Op op(arguments);
   size_t offset = 0;
-  for (; offset + kSteps * Codec::kElements <= arguments.count; offset += kSteps * Codec::kElements) {
+  for (; offset + kStep <= arguments.count; offset += kStep) {
     reduce_step<Codec, Op, kSteps>(op, arguments, offset);
   }
   reduce_rest<Codec, Op>(op, arguments, offset);
@@ -106,12 +121,15 @@ HWY_NOINLINE void reduce_in_place(const ReduceArguments& arguments) {
   for (size_t r = 0; r < kRanks; ++r) buffers[r] = static_cast<Element*>(arguments.destinations[r]);
   const auto source_at = [&](size_t s) { return buffers[s]; };
   const size_t count = arguments.count;
+  constexpr size_t kStep = kSteps * Codec::kElements;
   size_t offset = 0;
-  for (; offset + kSteps * Codec::kElements <= count; offset += kSteps * Codec::kElements) {
+  for (; offset + kStep <= count; offset += kStep) {
     typename Codec::Raw results[kSteps];
     combine_sources<Codec, Op, kSteps>(op, kRanks, source_at, offset, results);
+    for (size_t r = 0; r < kRanks; ++r) prefetch_ahead<kStep>(buffers[r], offset, count);
     for (size_t r = 0; r < kRanks; ++r) {
-      for (size_t k = 0; k < kSteps; ++k) Codec::store(results[k], buffers[r] + offset + k * Codec::kElements);
+      for (size_t k = 0; k < kSteps; ++k)
+        Codec::store(results[k], buffers[r] + offset + k * Codec::kElements);
     }
   }
   reduce_rest<Codec, Op>(op, arguments, offset);

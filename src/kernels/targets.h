@@ -7,7 +7,8 @@
 
 // Compiled: AVX3 (AVX-512 F, BW, DQ, VL), AVX2 and the baseline (SSE4 on x86, NEON on Arm). Others cost
 // compile time and code without making an element-wise loop faster.
-#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#define HWY_DISABLED_TARGETS \
+  (HWY_AVX3_DL | HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 namespace collective_ops {
 

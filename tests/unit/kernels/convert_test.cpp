@@ -17,8 +17,10 @@ bool same_float(float a, float b) {
 TEST(Convert, EveryHalfWidensExactlyAndComesBack) {
   for (uint32_t i = 0; i < 65536; ++i) {
     const auto bits = static_cast<uint16_t>(i);
-    ASSERT_TRUE(same_float(float_from_float16(bits), testing::oracle_float_from_float16(bits))) << std::hex << i;
-    ASSERT_TRUE(same_float(float_from_bfloat16(bits), testing::oracle_float_from_bfloat16(bits))) << std::hex << i;
+    ASSERT_TRUE(same_float(float_from_float16(bits), testing::oracle_float_from_float16(bits)))
+        << std::hex << i;
+    ASSERT_TRUE(same_float(float_from_bfloat16(bits), testing::oracle_float_from_bfloat16(bits)))
+        << std::hex << i;
     const bool float16_nan = (bits & 0x7FFF) > 0x7C00;
     const bool bfloat16_nan = (bits & 0x7FFF) > 0x7F80;
     ASSERT_TRUE(float16_nan || float16_from_float(float_from_float16(bits)) == bits) << std::hex << i;

@@ -24,8 +24,11 @@ TEST(Limit, MeasuresBuffersSmallerThanTheThreads) {
 }
 
 TEST(Limit, RefusesWhatCannotBeMeasured) {
-  for (const auto& [ranks, bytes, threads] :
-       {std::tuple{0, size_t{64}, 1}, {2, size_t{0}, 1}, {2, size_t{64}, 0}, {2, size_t{3}, 1}, {2, SIZE_MAX, 1}}) {
+  for (const auto& [ranks, bytes, threads] : {std::tuple{0, size_t{64}, 1},
+                                              {2, size_t{0}, 1},
+                                              {2, size_t{64}, 0},
+                                              {2, size_t{3}, 1},
+                                              {2, SIZE_MAX, 1}}) {
     const auto time = measure_inplace_reduce(ranks, bytes, threads);
     ASSERT_FALSE(time.ok());
     EXPECT_EQ(time.status().code(), ErrorCode::kInvalidArgument);

@@ -41,8 +41,8 @@ Bytes reduce_integers(ReduceOp op, const std::vector<Bytes>& sources, size_t cou
       if (op == ReduceOp::kBitXor) exact ^= next;
     }
     if (op == ReduceOp::kAvg) {
-      const __int128 in_64_bits =
-          std::is_signed_v<T> ? __int128{static_cast<int64_t>(exact)} : __int128{static_cast<uint64_t>(exact)};
+      const __int128 in_64_bits = std::is_signed_v<T> ? __int128{static_cast<int64_t>(exact)}
+                                                      : __int128{static_cast<uint64_t>(exact)};
       exact = in_64_bits / divisor;
     }
     set_element(result, i, static_cast<T>(exact));
@@ -122,9 +122,18 @@ Bytes reduce_complex(ReduceOp op, const std::vector<Bytes>& sources, size_t coun
 template <typename T>
 Bytes random_floats(size_t count, std::mt19937_64& random, bool special) {
   using Limits = std::numeric_limits<T>;
-  const T specials[] = {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), T{0},
-                        -T{0},               Limits::max(),        Limits::lowest(),   Limits::denorm_min(),
-                        -Limits::denorm_min(), Limits::min(),      T{1}};
+  const T specials[] = {Limits::quiet_NaN(),
+                        -Limits::quiet_NaN(),
+                        Limits::infinity(),
+                        -Limits::infinity(),
+                        T{0},
+                        -T{0},
+                        Limits::max(),
+                        Limits::lowest(),
+                        Limits::denorm_min(),
+                        -Limits::denorm_min(),
+                        Limits::min(),
+                        T{1}};
   std::uniform_real_distribution<T> ordinary(-3, 3);
   Bytes bytes(count * sizeof(T));
   for (size_t i = 0; i < count; ++i) {

@@ -25,7 +25,8 @@ std::vector<T> reduced(DataType type, ReduceOp op, std::vector<std::vector<T>> i
   std::vector<const void*> sources;
   for (const auto& input : inputs) sources.push_back(input.data());
   void* destination = result.data();
-  reduce_kernel(type, op)({{&destination, 1}, sources, result.size() * sizeof(T) / size_of(type), divisor, factors.data()});
+  reduce_kernel(type, op)(
+      {{&destination, 1}, sources, result.size() * sizeof(T) / size_of(type), divisor, factors.data()});
   return result;
 }
 
@@ -53,7 +54,8 @@ class Rounding : public ::testing::TestWithParam<std::string_view> {
           std::vector<std::vector<uint16_t>> inputs = {all, std::vector<uint16_t>(65536, partner)};
           if (partner_first) std::swap(inputs[0], inputs[1]);
           const auto actual = reduced(type, op, inputs, 3);
-          const Bytes expected = testing::oracle_reduce(type, op, {bytes_of(inputs[0]), bytes_of(inputs[1])}, 65536, 3, {});
+          const Bytes expected =
+              testing::oracle_reduce(type, op, {bytes_of(inputs[0]), bytes_of(inputs[1])}, 65536, 3, {});
           ASSERT_EQ(testing::difference(type, bytes_of(actual).data(), expected), "")
               << name_of(op) << " with " << fmt::format("{:04x}", partner) << (partner_first ? " first" : "");
         }
@@ -63,14 +65,15 @@ class Rounding : public ::testing::TestWithParam<std::string_view> {
 };
 
 TEST_P(Rounding, EveryBFloat16WithAFewPartners) {
-  // 0, -0, 1, next above 1, -1, 1/3, smallest and largest subnormal, largest, infinities, NaNs (one signalling).
-  check_all(DataType::kBFloat16, {0x0000, 0x8000, 0x3F80, 0x3F81, 0xBF80, 0x3EAB, 0x0001, 0x007F, 0x7F7F, 0x7F80,
-                                  0xFF80, 0x7FC0, 0x7F81, 0xFFFF});
+  // 0, -0, 1, next above 1, -1, 1/3, smallest and largest subnormal, largest, infinities, NaNs (one
+  // signalling).
+  check_all(DataType::kBFloat16, {0x0000, 0x8000, 0x3F80, 0x3F81, 0xBF80, 0x3EAB, 0x0001, 0x007F, 0x7F7F,
+                                  0x7F80, 0xFF80, 0x7FC0, 0x7F81, 0xFFFF});
 }
 
 TEST_P(Rounding, EveryFloat16WithAFewPartners) {
-  check_all(DataType::kFloat16, {0x0000, 0x8000, 0x3C00, 0x3C01, 0xBC00, 0x3555, 0x0001, 0x03FF, 0x7BFF, 0x7C00,
-                                 0xFC00, 0x7E00, 0x7C01, 0xFFFF});
+  check_all(DataType::kFloat16, {0x0000, 0x8000, 0x3C00, 0x3C01, 0xBC00, 0x3555, 0x0001, 0x03FF, 0x7BFF,
+                                 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFFFF});
 }
 
 TEST_P(Rounding, OneSourceIsKeptAsItIs) {
@@ -92,8 +95,8 @@ TEST_P(Rounding, BFloat16SumsOfThreeAreRoundedOnce) {
     third[i] = testing::oracle_bfloat16_from_float(value * (i % 3 == 0 ? 0x1p-15F : -0x1p-15F));
   }
   const auto actual = reduced<uint16_t>(DataType::kBFloat16, ReduceOp::kSum, {all, second, third});
-  const Bytes expected = testing::oracle_reduce(DataType::kBFloat16, ReduceOp::kSum,
-                                                {bytes_of(all), bytes_of(second), bytes_of(third)}, 65536, 1, {});
+  const Bytes expected = testing::oracle_reduce(
+      DataType::kBFloat16, ReduceOp::kSum, {bytes_of(all), bytes_of(second), bytes_of(third)}, 65536, 1, {});
   EXPECT_EQ(testing::difference(DataType::kBFloat16, bytes_of(actual).data(), expected), "");
 }
 
@@ -121,8 +124,9 @@ TEST_P(Rounding, PreMultipliedTermsAreRoundedBeforeTheyAreAdded) {
   // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24: a fused multiply-add would keep the last term.
   const float x = 1 + 0x1p-12F;
   for (const size_t count : {1, 5, 64, 67}) {
-    const auto actual = reduced<float>(DataType::kFloat32, ReduceOp::kPreMulSum,
-                                       {std::vector<float>(count, -1), std::vector<float>(count, x)}, 1, {1.0, x});
+    const auto actual =
+        reduced<float>(DataType::kFloat32, ReduceOp::kPreMulSum,
+                       {std::vector<float>(count, -1), std::vector<float>(count, x)}, 1, {1.0, x});
     EXPECT_EQ(actual, std::vector<float>(count, 0x1p-11F));
   }
 }
@@ -131,9 +135,11 @@ TEST_P(Rounding, NanFactorsStayNan) {
   // All bits of the payload set: rounding such a NaN upwards would carry into the sign.
   const double factor = std::bit_cast<double>(UINT64_C(0x7FFFFFFFFFFFFFFF));
   for (const auto type : {DataType::kBFloat16, DataType::kFloat16}) {
-    const auto actual = reduced<uint16_t>(type, ReduceOp::kPreMulSum, {std::vector<uint16_t>(70, 0x3C00)}, 1, {factor});
+    const auto actual =
+        reduced<uint16_t>(type, ReduceOp::kPreMulSum, {std::vector<uint16_t>(70, 0x3C00)}, 1, {factor});
     for (const uint16_t bits : actual) {
-      EXPECT_TRUE(std::isnan(type == DataType::kBFloat16 ? float_from_bfloat16(bits) : float_from_float16(bits)));
+      EXPECT_TRUE(
+          std::isnan(type == DataType::kBFloat16 ? float_from_bfloat16(bits) : float_from_float16(bits)));
     }
   }
 }
@@ -146,7 +152,8 @@ TEST_P(Rounding, IntegerAveragesAre64BitAndTruncated) {
             (std::vector<int32_t>{INT32_MAX, 0}));
   EXPECT_EQ((reduced<uint64_t>(DataType::kUInt64, ReduceOp::kAvg, {{UINT64_MAX}, {0}}, 2)),
             (std::vector<uint64_t>{UINT64_MAX / 2}));
-  EXPECT_EQ((reduced<uint8_t>(DataType::kUInt8, ReduceOp::kAvg, {{255}, {255}, {255}}, 3)), (std::vector<uint8_t>{255}));
+  EXPECT_EQ((reduced<uint8_t>(DataType::kUInt8, ReduceOp::kAvg, {{255}, {255}, {255}}, 3)),
+            (std::vector<uint8_t>{255}));
 }
 
 TEST_P(Rounding, ComplexProductsAndAverages) {
@@ -176,7 +183,8 @@ TEST_P(Rounding, MinAndMaxCarryNanFromAnySource) {
     for (size_t where = 0; where < 4; ++where) {
       std::vector<std::vector<float>> inputs(4, std::vector<float>(19, 1));
       inputs[where].assign(19, nan);
-      for (const float value : reduced(DataType::kFloat32, op, inputs)) EXPECT_TRUE(std::isnan(value)) << where;
+      for (const float value : reduced(DataType::kFloat32, op, inputs))
+        EXPECT_TRUE(std::isnan(value)) << where;
     }
   }
 }

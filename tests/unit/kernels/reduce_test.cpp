@@ -23,7 +23,8 @@ constexpr unsigned char kCanary = 0xA5;
 // A buffer at a chosen distance from a cache line, between canaries.
 class Guarded {
  public:
-  Guarded(const Bytes& content, size_t misalignment) : size_(content.size()), store_(size_ + 3 * kMargin, kCanary) {
+  Guarded(const Bytes& content, size_t misalignment)
+      : size_(content.size()), store_(size_ + 3 * kMargin, kCanary) {
     const auto address = reinterpret_cast<uintptr_t>(store_.data()) + kMargin;
     begin_ = (kMargin + (64 - address % 64) % 64) + misalignment;
     if (size_ != 0) std::memcpy(data(), content.data(), size_);
@@ -53,9 +54,10 @@ struct Case {
   int divisor = 3;
 
   std::string name() const {
-    return fmt::format("{} {}: {} sources, {} elements, destinations {}, {} bytes off a cache line, divisor {}",
-                       name_of(type), name_of(op), source_count, count, static_cast<int>(destinations), misalignment,
-                       divisor);
+    return fmt::format(
+        "{} {}: {} sources, {} elements, destinations {}, {} bytes off a cache line, divisor {}",
+        name_of(type), name_of(op), source_count, count, static_cast<int>(destinations), misalignment,
+        divisor);
   }
 };
 
@@ -70,12 +72,15 @@ void check(const Case& c) {
   const Bytes expected = testing::oracle_reduce(c.type, c.op, inputs, c.count, c.divisor, factors);
 
   std::vector<Guarded> sources, results;
-  for (size_t s = 0; s < c.source_count; ++s) sources.emplace_back(inputs[s], (c.misalignment * (s + 1)) % 64);
-  const bool in_place = c.destinations == Destinations::kInPlace || c.destinations == Destinations::kOneInPlace;
+  for (size_t s = 0; s < c.source_count; ++s)
+    sources.emplace_back(inputs[s], (c.misalignment * (s + 1)) % 64);
+  const bool in_place =
+      c.destinations == Destinations::kInPlace || c.destinations == Destinations::kOneInPlace;
   const bool one = c.destinations == Destinations::kOne || c.destinations == Destinations::kOneInPlace;
   const size_t destination_count = one ? 1 : c.source_count;
   const Bytes stale(expected.size(), 0xEE);
-  for (size_t d = 0; d < destination_count && !in_place; ++d) results.emplace_back(stale, (c.misalignment * (d + 3)) % 64);
+  for (size_t d = 0; d < destination_count && !in_place; ++d)
+    results.emplace_back(stale, (c.misalignment * (d + 3)) % 64);
 
   std::vector<const void*> source_pointers;
   std::vector<void*> destination_pointers;
@@ -197,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, ReduceKernels,
                          ::testing::Combine(::testing::ValuesIn(supported_kernel_targets()),
                                             ::testing::ValuesIn(reducible_types())),
                          [](const auto& test) {
-                           return fmt::format("{}_{}", std::get<0>(test.param), name_of(std::get<1>(test.param)));
+                           return fmt::format("{}_{}", std::get<0>(test.param),
+                                              name_of(std::get<1>(test.param)));
                          });
 
 TEST(ReduceKernel, ExistsExactlyWhereTheTypeCanBeReduced) {
@@ -205,7 +211,8 @@ TEST(ReduceKernel, ExistsExactlyWhereTheTypeCanBeReduced) {
     for (int o = 0; o < kReduceOpCount; ++o) {
       const auto type = static_cast<DataType>(t);
       const auto op = static_cast<ReduceOp>(o);
-      EXPECT_EQ(reduce_kernel(type, op) != nullptr, is_reducible(type, op)) << name_of(type) << " " << name_of(op);
+      EXPECT_EQ(reduce_kernel(type, op) != nullptr, is_reducible(type, op))
+          << name_of(type) << " " << name_of(op);
     }
   }
 }
@@ -214,7 +221,8 @@ TEST(ReduceKernel, WithoutSourcesWritesNothing) {
   for (const auto type : {DataType::kFloat32, DataType::kBFloat16, DataType::kInt32}) {
     uint64_t untouched = 42;
     void* destination = &untouched;
-    for (const auto op : {ReduceOp::kSum, ReduceOp::kAvg}) reduce_kernel(type, op)({{&destination, 1}, {}, 1});
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kAvg})
+      reduce_kernel(type, op)({{&destination, 1}, {}, 1});
     EXPECT_EQ(untouched, 42U);
   }
 }
