@@ -32,14 +32,16 @@ std::string torchrun_identity() {
 Result<std::string> job_identity(const ConnectOptions& options) {
   const std::string id = !options.job_id.empty() ? options.job_id : environment_text("COLLECTIVE_OPS_JOB_ID");
   if (id.size() > kMaxJobId || id.find('\0') != std::string::npos) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("job id of {} characters: expected up to {}, none of them zero", id.size(), kMaxJobId));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("job id of {} characters: expected up to {}, none of them zero", id.size(), kMaxJobId));
   }
   if (!id.empty()) return "id " + id;
   if (const std::string torchrun = torchrun_identity(); !torchrun.empty()) return torchrun;
   const pid_t parent = ::getppid();
   const auto process = read_process(parent);
-  return fmt::format("user {} under process {} started at {}", ::getuid(), parent, process ? process->start_time : 0);
+  return fmt::format("user {} under process {} started at {}", ::getuid(), parent,
+                     process ? process->start_time : 0);
 }
 
 std::string socket_name(const std::string& job, int rank) {

@@ -20,7 +20,7 @@
 namespace collective_ops {
 namespace {
 
-constexpr int kBacklog = 4096;  // the kernel lowers it to net.core.somaxconn
+constexpr int kBacklog = 4096;             // the kernel lowers it to net.core.somaxconn
 constexpr int64_t kGraceNs = 500'000'000;  // a killed process still holds its name until it has ended
 constexpr auto kPoll = std::chrono::milliseconds(10);
 
@@ -71,11 +71,14 @@ Status duplicate(const std::string& job, int rank, const Holder& holder) {
   std::string whom = holder.pid == 0 ? "another process" : fmt::format("process {}", holder.pid);
   if (holder.pid == ::getpid()) whom = "this process";
   const auto state = read_process(holder.pid);
-  if (holder.pid != 0 && (!state || state->dead())) whom = fmt::format("a child of process {}, which has ended,", holder.pid);
-  return Status(ErrorCode::kDuplicateRank,
-                fmt::format("joining as rank {} of job \"{}\": {} already is rank {} of it. Give each process its own "
-                            "RANK; end the earlier job, or finalize its group, before the next one; two jobs under one "
-                            "parent process need different values of COLLECTIVE_OPS_JOB_ID", rank, job, whom, rank));
+  if (holder.pid != 0 && (!state || state->dead()))
+    whom = fmt::format("a child of process {}, which has ended,", holder.pid);
+  return Status(
+      ErrorCode::kDuplicateRank,
+      fmt::format("joining as rank {} of job \"{}\": {} already is rank {} of it. Give each process its own "
+                  "RANK; end the earlier job, or finalize its group, before the next one; two jobs under one "
+                  "parent process need different values of COLLECTIVE_OPS_JOB_ID",
+                  rank, job, whom, rank));
 }
 
 bool is_ending(pid_t pid) {
@@ -118,14 +121,17 @@ Result<Listener> claim_rank(const std::string& job, int rank, int64_t deadline_n
       return listener;
     }
     if (listener.fd() < 0 || errno != EADDRINUSE) {
-      return Status(ErrorCode::kSystem, fmt::format("joining as rank {}: no unix socket: {}; check ulimit -n and the "
-                                                    "container's system call filter", rank, std::strerror(errno)));
+      return Status(ErrorCode::kSystem,
+                    fmt::format("joining as rank {}: no unix socket: {}; check ulimit -n and the "
+                                "container's system call filter",
+                                rank, std::strerror(errno)));
     }
     const auto holder = holder_of(name);
     if (holder && holder->uid != ::getuid()) {
-      return Status(ErrorCode::kRendezvous, fmt::format("joining as rank {}: user {} (process {}) holds the socket "
-                                                        "name of this job; set COLLECTIVE_OPS_JOB_ID to another value",
-                                                        rank, holder->uid, holder->pid));
+      return Status(ErrorCode::kRendezvous,
+                    fmt::format("joining as rank {}: user {} (process {}) holds the socket "
+                                "name of this job; set COLLECTIVE_OPS_JOB_ID to another value",
+                                rank, holder->uid, holder->pid));
     }
     const int64_t now = monotonic_ns();
     const bool living = holder && (holder->pid == 0 || !is_ending(holder->pid));

@@ -81,7 +81,8 @@ DeadPeer PeerWatch::describe(size_t index) const {
   PidfdInfo info;
   info.mask = kInfoExit;
   constexpr auto kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
-  if (poll_[index].fd >= 0 && ::ioctl(poll_[index].fd, kGetInfo, &info) == 0 && (info.mask & kInfoExit) != 0) {
+  if (poll_[index].fd >= 0 && ::ioctl(poll_[index].fd, kGetInfo, &info) == 0 &&
+      (info.mask & kInfoExit) != 0) {
     dead.how = how_it_ended(info.exit_code);
   }
   return dead;

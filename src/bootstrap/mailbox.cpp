@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kSendNs = 10'000'000'000;    // for a receiver whose queue is full
 constexpr int64_t kSilenceNs = 1'000'000'000;  // a connection that says nothing is a stranger's
-constexpr int64_t kSliceNs = 5'000'000;        // between two looks at `interrupted`, and at what other threads took
+constexpr int64_t kSliceNs = 5'000'000;  // between two looks at `interrupted`, and at what other threads took
 constexpr size_t kMaxSilent = 256;
 
 // In front of the header of every message.
@@ -107,8 +107,8 @@ Status Mailbox::send(int rank, std::span<const std::byte> header, int fd) {
   const Config& config = impl_->config;
   if (rank < 0 || static_cast<size_t>(rank) >= config.members.size() || header.size() > kMaxMailHeader) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("mail of {} bytes to rank {}: expected up to {} bytes, rank 0 to {}", header.size(), rank,
-                              kMaxMailHeader, config.members.size() - 1));
+                  fmt::format("mail of {} bytes to rank {}: expected up to {} bytes, rank 0 to {}",
+                              header.size(), rank, kMaxMailHeader, config.members.size() - 1));
   }
   const MailPrefix prefix{{config.secret[0], config.secret[1]}, config.rank, 0};
   const auto head = wire::bytes_of(prefix);
@@ -117,16 +117,18 @@ Status Mailbox::send(int rank, std::span<const std::byte> header, int fd) {
 
   const Descriptor socket = wire::new_socket();
   if (!socket.valid()) {
-    return Status(ErrorCode::kSystem, fmt::format("sending memory to rank {}: no socket: {}; raise ulimit -n", rank,
-                                                  std::strerror(errno)));
+    return Status(ErrorCode::kSystem, fmt::format("sending memory to rank {}: no socket: {}; raise ulimit -n",
+                                                  rank, std::strerror(errno)));
   }
   const auto address = wire::abstract_address(socket_name(config.job, rank));
   const int64_t deadline = monotonic_ns() + kSendNs;
   while (::connect(socket.get(), address.get(), address.length) != 0) {
     if (errno != EAGAIN && errno != EINTR) return impl_->peer_left(rank);
     if (monotonic_ns() >= deadline) {
-      return Status(ErrorCode::kTimeout, fmt::format("sending memory to rank {}: its queue was full for {} s; is it "
-                                                     "stopped?", rank, kSendNs / 1'000'000'000));
+      return Status(ErrorCode::kTimeout,
+                    fmt::format("sending memory to rank {}: its queue was full for {} s; is it "
+                                "stopped?",
+                                rank, kSendNs / 1'000'000'000));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -136,7 +138,8 @@ Status Mailbox::send(int rank, std::span<const std::byte> header, int fd) {
   }
   if (!wire::send(socket.get(), wire::Kind::kMail, body, fd)) {
     if (errno == ETOOMANYREFS) {
-      return Status(ErrorCode::kSystem, "sending memory: too many descriptors are on their way; raise ulimit -n");
+      return Status(ErrorCode::kSystem,
+                    "sending memory: too many descriptors are on their way; raise ulimit -n");
     }
     return impl_->peer_left(rank);
   }
@@ -155,7 +158,8 @@ Result<Message> Mailbox::receive(const std::function<bool(const Message&)>& want
       if (Status status = interrupted(); !status.ok()) return status;
     }
     const int64_t now = monotonic_ns();
-    if (now >= deadline_ns) return Status(ErrorCode::kTimeout, "waiting for memory of a peer: it did not come in time");
+    if (now >= deadline_ns)
+      return Status(ErrorCode::kTimeout, "waiting for memory of a peer: it did not come in time");
     impl_->wait(std::min(deadline_ns, now + kSliceNs));
   }
 }

@@ -39,25 +39,32 @@ std::vector<std::byte> write(uint32_t segment_id, const std::vector<uint32_t>& l
   mail.live_count = mail.complete ? static_cast<uint32_t>(live.size()) : 0;
   std::vector<std::byte> header(sizeof(mail) + mail.live_count * sizeof(uint32_t));
   std::memcpy(header.data(), &mail, sizeof(mail));
-  if (mail.live_count > 0) std::memcpy(header.data() + sizeof(mail), live.data(), mail.live_count * sizeof(uint32_t));
+  if (mail.live_count > 0)
+    std::memcpy(header.data() + sizeof(mail), live.data(), mail.live_count * sizeof(uint32_t));
   return header;
 }
 
 }  // namespace
 
 PeerSegments::PeerSegments(Mailbox* mailbox, int rank, int world_size, SharedHeap& heap)
-    : mailbox_(mailbox), rank_(rank), world_size_(world_size), heap_(heap), peers_(static_cast<size_t>(world_size)) {}
+    : mailbox_(mailbox),
+      rank_(rank),
+      world_size_(world_size),
+      heap_(heap),
+      peers_(static_cast<size_t>(world_size)) {}
 
 Result<std::byte*> PeerSegments::address(int rank, uint32_t segment_id, int64_t deadline_ns,
                                          const std::function<Status()>& interrupted) {
   if (rank < 0 || rank >= world_size_ || segment_id == 0) {
-    return Status(ErrorCode::kInternal, fmt::format("segment {} of rank {}: there is none", segment_id, rank));
+    return Status(ErrorCode::kInternal,
+                  fmt::format("segment {} of rank {}: there is none", segment_id, rank));
   }
   if (std::byte* data = known(rank, segment_id)) return data;
   if (rank == rank_) {
     std::byte* data = heap_.segment_data(segment_id);
     if (data == nullptr) {
-      return Status(ErrorCode::kInvalidArgument, fmt::format("shared memory segment {} was freed", segment_id));
+      return Status(ErrorCode::kInvalidArgument,
+                    fmt::format("shared memory segment {} was freed", segment_id));
     }
     return data;  // not remembered: it may be freed, and the heap answers fast enough
   }
@@ -82,13 +89,16 @@ Status PeerSegments::take(Message message) {
     if (!live.empty()) {
       std::memcpy(live.data(), message.header.data() + sizeof(SegmentMail), live.size() * sizeof(uint32_t));
     }
-    std::erase_if(segments, [&](const Entry& entry) { return std::find(live.begin(), live.end(), entry.id) == live.end(); });
+    std::erase_if(segments, [&](const Entry& entry) {
+      return std::find(live.begin(), live.end(), entry.id) == live.end();
+    });
   }
   if (known(message.rank, mail->segment_id) != nullptr) return Status();
   auto segment = SharedSegment::map(message.fd.release());
   if (!segment.ok()) {
-    return Status(segment.status().code(), fmt::format("mapping memory of rank {} (segment {}): {}", message.rank,
-                                                       mail->segment_id, segment.status().message()));
+    return Status(segment.status().code(),
+                  fmt::format("mapping memory of rank {} (segment {}): {}", message.rank, mail->segment_id,
+                              segment.status().message()));
   }
   segment->close_fd();  // the mapping is enough
   std::byte* data = segment->data();
@@ -122,14 +132,16 @@ Status PeerSegments::publish(uint32_t segment_id) {
 Status PeerSegments::collect() {
   for (;;) {
     if (mailbox_ == nullptr) return Status();
-    auto message = mailbox_->receive([](const Message& candidate) { return parse(candidate).has_value(); }, 0);
+    auto message =
+        mailbox_->receive([](const Message& candidate) { return parse(candidate).has_value(); }, 0);
     if (!message.ok()) return message.status().code() == ErrorCode::kTimeout ? Status() : message.status();
     if (Status status = take(std::move(*message)); !status.ok()) return status;
   }
 }
 
 void PeerSegments::forget(int rank, uint32_t segment_id) {
-  std::erase_if(peers_[static_cast<size_t>(rank)], [&](const Entry& entry) { return entry.id == segment_id; });
+  std::erase_if(peers_[static_cast<size_t>(rank)],
+                [&](const Entry& entry) { return entry.id == segment_id; });
 }
 
 }  // namespace collective_ops

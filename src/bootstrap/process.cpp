@@ -2,7 +2,8 @@
 
 #include <fcntl.h>
 
-#include <sstream>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include <fmt/format.h>
@@ -24,17 +25,23 @@ std::optional<ProcessState> read_process(pid_t pid) {
   const Descriptor file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return std::nullopt;
   char text[2048];
-  const ssize_t count = ::read(file.get(), text, sizeof(text));
+  const ssize_t count = ::read(file.get(), text, sizeof(text) - 1);
   if (count <= 0) return std::nullopt;
-  const std::string_view all(text, static_cast<size_t>(count));
-  const size_t name_end = all.rfind(')');  // the name itself may hold spaces and brackets
-  if (name_end == std::string_view::npos || name_end + 2 >= all.size()) return std::nullopt;
+  text[count] = '\0';
+  const char* name_end = std::strrchr(text, ')');  // the name itself may hold spaces and brackets
+  if (name_end == nullptr || name_end[1] != ' ' || name_end[2] == '\0') return std::nullopt;
 
-  std::istringstream stream{std::string(all.substr(name_end + 2))};
   ProcessState process;
-  stream >> process.state;
+  process.state = name_end[2];
   std::vector<uint64_t> fields(kState + 1, 0);
-  for (uint64_t value = 0; stream >> value;) fields.push_back(value);  // some go up to 2^64 - 1; -1 wraps
+  const char* at = name_end + 3;
+  for (;;) {
+    char* end = nullptr;
+    const uint64_t value = std::strtoull(at, &end, 10);  // some go up to 2^64 - 1; -1 wraps
+    if (end == at) break;
+    fields.push_back(value);
+    at = end;
+  }
   if (fields.size() <= kStartTime) return std::nullopt;
   process.parent = static_cast<pid_t>(fields[kParent]);
   process.start_time = static_cast<int64_t>(fields[kStartTime]);

@@ -22,7 +22,7 @@ struct PeerProcess {
 
 // From /proc/<pid>/stat.
 struct ProcessState {
-  char state = '?';        // 'Z' and 'X' are dead
+  char state = '?';  // 'Z' and 'X' are dead
   pid_t parent = 0;
   int64_t start_time = 0;  // clock ticks after boot
   int exit_code = 0;       // as wait() gives it; of a zombie only

@@ -28,15 +28,19 @@ Result<PeerProcess> open_peer(const Context& context, int rank, const wire::Rost
   if (context.settings->use_pidfd) {
     peer.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, entry.pid, 0)));
     if (!peer.pidfd.valid() && (errno == EMFILE || errno == ENFILE)) {
-      return Status(ErrorCode::kSystem, fmt::format("joining as rank {}: too many open files to watch rank {}; raise "
-                                                    "ulimit -n", context.rank, rank));
+      return Status(ErrorCode::kSystem,
+                    fmt::format("joining as rank {}: too many open files to watch rank {}; raise "
+                                "ulimit -n",
+                                context.rank, rank));
     }
   }
   // After the descriptor: from here on it is this process and no later one with its number.
   const auto state = read_process(entry.pid);
   if (!state || state->dead() || state->start_time != entry.start_time) {
-    return Status(ErrorCode::kRendezvous, fmt::format("rank {} (process {}) ended while the ranks were joining; see "
-                                                      "its own output for the reason", rank, entry.pid));
+    return Status(ErrorCode::kRendezvous,
+                  fmt::format("rank {} (process {}) ended while the ranks were joining; see "
+                              "its own output for the reason",
+                              rank, entry.pid));
   }
   return peer;
 }
@@ -58,7 +62,8 @@ wire::Hello Context::hello() const {
 
 double Context::waited_seconds() const { return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9; }
 
-Result<std::vector<PeerProcess>> open_peers(const Context& context, const std::vector<wire::RosterEntry>& roster) {
+Result<std::vector<PeerProcess>> open_peers(const Context& context,
+                                            const std::vector<wire::RosterEntry>& roster) {
   std::vector<PeerProcess> peers;
   const std::string host = host_name();
   for (size_t rank = 0; rank < roster.size(); ++rank) {
@@ -87,16 +92,18 @@ std::string list_ranks(const std::set<int>& ranks) {
   return text;
 }
 
-Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds, const std::set<int>& missing,
-                     const std::vector<wire::RosterEntry>& duplicates) {
+Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds,
+                     const std::set<int>& missing, const std::vector<wire::RosterEntry>& duplicates) {
   std::string text = fmt::format(
-      "joining job \"{}\": {} did not come; rank {} waited {:.1f} s for {} of {} ranks. Was each process started with "
+      "joining job \"{}\": {} did not come; rank {} waited {:.1f} s for {} of {} ranks. Was each process "
+      "started with "
       "its own RANK (exported, 0 to {}) and WORLD_SIZE={}, by the same parent process or with the same "
       "COLLECTIVE_OPS_JOB_ID? HCCL_CONNECT_TIMEOUT sets how long to wait",
       context.job, list_ranks(missing), waiting_rank, waited_seconds, missing.size(), context.world_size,
       context.world_size - 1, context.world_size);
   for (const auto& duplicate : duplicates) {
-    text += fmt::format(". Process {} also claimed a rank that was taken: is RANK set per process?", duplicate.pid);
+    text += fmt::format(". Process {} also claimed a rank that was taken: is RANK set per process?",
+                        duplicate.pid);
     break;
   }
   return Status(ErrorCode::kRendezvous, std::move(text));
@@ -152,8 +159,9 @@ Result<int64_t> connect_timeout_ns(const ConnectOptions& options) {
 
 Status check_ranks(const ConnectOptions& options) {
   if (options.world_size < 1 || options.world_size > kMaxRanksPerHost) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("world_size {}: expected 1 to {} ranks of one host",
-                                                           options.world_size, kMaxRanksPerHost));
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("world_size {}: expected 1 to {} ranks of one host", options.world_size,
+                              kMaxRanksPerHost));
   }
   if (options.rank < 0 || options.rank >= options.world_size) {
     return Status(ErrorCode::kInvalidArgument,
@@ -189,7 +197,8 @@ void tell_host_of_duplicate(const Context& context) {
 
 std::string build_version() { return COLLECTIVE_OPS_VERSION; }
 
-Result<HostGroup> join(const ConnectOptions& options, const std::function<size_t(int world_size)>& control_bytes,
+Result<HostGroup> join(const ConnectOptions& options,
+                       const std::function<size_t(int world_size)>& control_bytes,
                        const JoinSettings& settings) {
   if (Status status = check_ranks(options); !status.ok()) return status;
   auto timeout = connect_timeout_ns(options);
@@ -210,10 +219,11 @@ Result<HostGroup> join(const ConnectOptions& options, const std::function<size_t
       context.rank == 0 ? rendezvous::join_as_host(context, *listener) : rendezvous::join_as_guest(context);
   if (!gathered.ok()) return gathered.status();
 
-  HostGroup group{context.rank, context.world_size, context.job, std::move(gathered->peers),
-                  std::move(gathered->control), nullptr};
-  Mailbox::Config config{context.job, context.rank, {}, {gathered->secret[0], gathered->secret[1]},
-                         std::move(*listener)};
+  HostGroup group{
+      context.rank, context.world_size, context.job, std::move(gathered->peers), std::move(gathered->control),
+      nullptr};
+  Mailbox::Config config{
+      context.job, context.rank, {}, {gathered->secret[0], gathered->secret[1]}, std::move(*listener)};
   for (const auto& peer : group.peers) config.members.push_back(peer.pid);
   group.mailbox = std::make_unique<Mailbox>(std::move(config));
   return group;

@@ -26,9 +26,9 @@ struct HostGroup {
   int rank = 0;
   int world_size = 1;
   std::string job;
-  std::vector<PeerProcess> peers;     // by rank, this one too
-  SharedSegment control;              // zeroed when all ranks get it
-  std::unique_ptr<Mailbox> mailbox;   // none where world_size is 1
+  std::vector<PeerProcess> peers;    // by rank, this one too
+  SharedSegment control;             // zeroed when all ranks get it
+  std::unique_ptr<Mailbox> mailbox;  // none where world_size is 1
 };
 
 // "0.1.0": ranks of different builds do not form a group.
@@ -48,7 +48,8 @@ struct JoinSettings {
 //   kVersionMismatch  other builds, or control segments of another size
 //   kInvalidArgument  rank or world size out of range
 // `control_bytes(world_size)` is the size of the control segment; equal on all ranks of a build.
-Result<HostGroup> join(const ConnectOptions& options, const std::function<size_t(int world_size)>& control_bytes,
+Result<HostGroup> join(const ConnectOptions& options,
+                       const std::function<size_t(int world_size)>& control_bytes,
                        const JoinSettings& settings = {});
 
 }  // namespace collective_ops

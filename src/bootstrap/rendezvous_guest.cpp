@@ -14,9 +14,9 @@
 namespace collective_ops::rendezvous {
 namespace {
 
-constexpr int64_t kAnswerNs = 1'000'000'000;    // for rank 0's last words after our timeout
-constexpr int64_t kFinishNs = 10'000'000'000;   // for the steps after the roster
-constexpr int64_t kSliceNs = 100'000'000;       // between two looks at `interrupted`
+constexpr int64_t kAnswerNs = 1'000'000'000;   // for rank 0's last words after our timeout
+constexpr int64_t kFinishNs = 10'000'000'000;  // for the steps after the roster
+constexpr int64_t kSliceNs = 100'000'000;      // between two looks at `interrupted`
 
 class Guest {
  public:
@@ -48,9 +48,11 @@ class Guest {
     const auto who = wire::credentials(socket_.get());
     host_pid_ = who ? who->pid : 0;
     if (who && who->uid == ::getuid()) return Status();
-    return Status(ErrorCode::kRendezvous,
-                  fmt::format("joining as rank {}: a process of another user holds rank 0's socket name of this job; "
-                              "set COLLECTIVE_OPS_JOB_ID to another value", context_.rank));
+    return Status(
+        ErrorCode::kRendezvous,
+        fmt::format("joining as rank {}: a process of another user holds rank 0's socket name of this job; "
+                    "set COLLECTIVE_OPS_JOB_ID to another value",
+                    context_.rank));
   }
 
   // Nothing: rank 0's socket closed before it noted us (it belonged to an earlier group); try again.
@@ -73,7 +75,8 @@ class Guest {
       }
       if (frame.kind == wire::Kind::kWelcome) welcome = true;
       if (frame.kind == wire::Kind::kFailure) return Result<Gathered>(wire::failure_of(frame.body));
-      if (frame.kind == wire::Kind::kGo && !gathered_.peers.empty()) return Result<Gathered>(std::move(gathered_));
+      if (frame.kind == wire::Kind::kGo && !gathered_.peers.empty())
+        return Result<Gathered>(std::move(gathered_));
       if (frame.kind == wire::Kind::kRoster) {
         Status status = take_roster(frame);
         if (!status.ok()) {
@@ -91,16 +94,19 @@ class Guest {
     const size_t count = static_cast<size_t>(context_.world_size);
     if (!header || header->world_size != context_.world_size || !frame.fd.valid() ||
         frame.body.size() != sizeof(wire::RosterHeader) + count * sizeof(wire::RosterEntry)) {
-      return Status(ErrorCode::kInternal, fmt::format("joining as rank {}: rank 0 sent a roster that does not fit",
-                                                      context_.rank));
+      return Status(ErrorCode::kInternal,
+                    fmt::format("joining as rank {}: rank 0 sent a roster that does not fit", context_.rank));
     }
     std::vector<wire::RosterEntry> roster(count);
-    std::memcpy(roster.data(), frame.body.data() + sizeof(wire::RosterHeader), count * sizeof(wire::RosterEntry));
+    std::memcpy(roster.data(), frame.body.data() + sizeof(wire::RosterHeader),
+                count * sizeof(wire::RosterEntry));
     auto control = SharedSegment::map(frame.fd.release());
     if (!control.ok()) return control.status();
     if (control->size() < context_.control_bytes) {
-      return Status(ErrorCode::kInternal, fmt::format("joining as rank {}: the control segment has {} bytes, {} are "
-                                                      "needed", context_.rank, control->size(), context_.control_bytes));
+      return Status(ErrorCode::kInternal,
+                    fmt::format("joining as rank {}: the control segment has {} bytes, {} are "
+                                "needed",
+                                context_.rank, control->size(), context_.control_bytes));
     }
     auto peers = open_peers(context_, roster);
     if (!peers.ok()) return peers.status();
@@ -125,20 +131,22 @@ class Guest {
         if (received == wire::Received::kClosed) break;
       }
     }
-    return Status(ErrorCode::kRendezvous,
-                  fmt::format("joining job \"{}\": rank 0 (process {}) is there, but did not answer rank {} for {:.1f} "
-                              "s: it is stopped or busy, or already member of an earlier group of this job (finalize "
-                              "that first, or set COLLECTIVE_OPS_JOB_ID)",
-                              context_.job, host_pid_, context_.rank, context_.waited_seconds()));
+    return Status(
+        ErrorCode::kRendezvous,
+        fmt::format("joining job \"{}\": rank 0 (process {}) is there, but did not answer rank {} for {:.1f} "
+                    "s: it is stopped or busy, or already member of an earlier group of this job (finalize "
+                    "that first, or set COLLECTIVE_OPS_JOB_ID)",
+                    context_.job, host_pid_, context_.rank, context_.waited_seconds()));
   }
 
   Status host_lost() const {
     const auto state = read_process(host_pid_);
     const bool alive = state && !state->dead();
-    return Status(ErrorCode::kRendezvous,
-                  fmt::format("joining job \"{}\": rank 0 (process {}) {} while rank {} waited for the group; see its "
-                              "own output for the reason", context_.job, host_pid_, alive ? "left" : "died",
-                              context_.rank));
+    return Status(
+        ErrorCode::kRendezvous,
+        fmt::format("joining job \"{}\": rank 0 (process {}) {} while rank {} waited for the group; see its "
+                    "own output for the reason",
+                    context_.job, host_pid_, alive ? "left" : "died", context_.rank));
   }
 
   // Without rank 0, who else is missing shows in the names that nobody holds.

@@ -14,10 +14,10 @@
 namespace collective_ops::rendezvous {
 namespace {
 
-constexpr int64_t kSilenceNs = 1'000'000'000;   // a connection that says nothing is a stranger's
-constexpr int64_t kSettleNs = 2'000'000'000;    // for late ranks to hear of a failure that is certain
-constexpr int64_t kFinishNs = 10'000'000'000;   // for the steps after the roster
-constexpr int64_t kSliceNs = 100'000'000;       // between two looks at `interrupted`
+constexpr int64_t kSilenceNs = 1'000'000'000;  // a connection that says nothing is a stranger's
+constexpr int64_t kSettleNs = 2'000'000'000;   // for late ranks to hear of a failure that is certain
+constexpr int64_t kFinishNs = 10'000'000'000;  // for the steps after the roster
+constexpr int64_t kSliceNs = 100'000'000;      // between two looks at `interrupted`
 constexpr size_t kMaxStrangers = 64;
 
 class Host {
@@ -82,7 +82,8 @@ class Host {
     body.insert(body.end(), entries.begin(), entries.end());
     for (auto& connection : connections_) {
       if (connection.rank < 0) continue;
-      if (!wire::send(connection.fd.get(), wire::Kind::kRoster, body, gathered.control.fd())) return lost(connection);
+      if (!wire::send(connection.fd.get(), wire::Kind::kRoster, body, gathered.control.fd()))
+        return lost(connection);
     }
     auto peers = open_peers(context_, roster);
     if (!peers.ok()) return peers.status();
@@ -152,7 +153,8 @@ class Host {
         return take_hello(connection, frame);
       case wire::Kind::kDuplicate:
         if (const auto hello = wire::front<wire::Hello>(frame.body)) {
-          if (duplicates_.size() < kMaxStrangers) duplicates_.push_back({hello->start_time, connection.who.pid, 0});
+          if (duplicates_.size() < kMaxStrangers)
+            duplicates_.push_back({hello->start_time, connection.who.pid, 0});
         }
         connection.fd.reset();
         return Status();
@@ -161,8 +163,8 @@ class Host {
         return Status();
       case wire::Kind::kGiveUp:
         if (connection.rank < 0 || !problem_.ok()) return Status();
-        return missing_ranks(context_, connection.rank, wire::front<double>(frame.body).value_or(0), missing(),
-                             duplicates_);
+        return missing_ranks(context_, connection.rank, wire::front<double>(frame.body).value_or(0),
+                             missing(), duplicates_);
       case wire::Kind::kFailure:
         return connection.rank < 0 ? Status() : wire::failure_of(frame.body);
       default:
@@ -178,17 +180,19 @@ class Host {
       return Status();
     }
     if (hello->pid != connection.who.pid) {
-      return Status(ErrorCode::kRendezvous,
-                    fmt::format("joining: rank {} says it is process {}, but is {} here: it runs in another PID "
-                                "namespace. Start all ranks of one host in one container, or share its PID namespace",
-                                hello->rank, hello->pid, connection.who.pid));
+      return Status(
+          ErrorCode::kRendezvous,
+          fmt::format("joining: rank {} says it is process {}, but is {} here: it runs in another PID "
+                      "namespace. Start all ranks of one host in one container, or share its PID namespace",
+                      hello->rank, hello->pid, connection.who.pid));
     }
     if (hellos_.count(hello->rank) != 0) {
-      const Status status(ErrorCode::kDuplicateRank,
-                          fmt::format("joining job \"{}\": process {} already is rank {}; give each process its own "
-                                      "RANK, and two jobs under one parent process different values of "
-                                      "COLLECTIVE_OPS_JOB_ID",
-                                      context_.job, hellos_[hello->rank].pid, hello->rank));
+      const Status status(
+          ErrorCode::kDuplicateRank,
+          fmt::format("joining job \"{}\": process {} already is rank {}; give each process its own "
+                      "RANK, and two jobs under one parent process different values of "
+                      "COLLECTIVE_OPS_JOB_ID",
+                      context_.job, hellos_[hello->rank].pid, hello->rank));
       wire::send(connection.fd.get(), wire::Kind::kFailure, wire::failure_body(status));
       duplicates_.push_back({hello->start_time, hello->pid, 0});
       connection.fd.reset();
@@ -213,17 +217,20 @@ class Host {
   }
 
   Status final_problem() const {
-    return problem_.code() == ErrorCode::kVersionMismatch ? differing_builds(hellos_) : differing_world_sizes(hellos_);
+    return problem_.code() == ErrorCode::kVersionMismatch ? differing_builds(hellos_)
+                                                          : differing_world_sizes(hellos_);
   }
 
   Status lost(const Connection& connection) const {
     const auto state = read_process(connection.who.pid);
     const bool alive = state && !state->dead();
-    return Status(ErrorCode::kRendezvous,
-                  fmt::format("joining job \"{}\": rank {} (process {}) {} while the ranks waited for each other ({} of "
-                              "{} had come); see its own output for the reason",
-                              context_.job, connection.rank, connection.who.pid, alive ? "left" : "died",
-                              hellos_.size(), context_.world_size));
+    return Status(
+        ErrorCode::kRendezvous,
+        fmt::format(
+            "joining job \"{}\": rank {} (process {}) {} while the ranks waited for each other ({} of "
+            "{} had come); see its own output for the reason",
+            context_.job, connection.rank, connection.who.pid, alive ? "left" : "died", hellos_.size(),
+            context_.world_size));
   }
 
   Status not_confirmed() const {
@@ -231,8 +238,10 @@ class Host {
     for (const auto& connection : connections_) {
       if (connection.rank >= 0 && !connection.confirmed) silent.insert(connection.rank);
     }
-    return Status(ErrorCode::kRendezvous, fmt::format("joining job \"{}\": {} came but did not confirm; stopped or "
-                                                      "without processor time?", context_.job, list_ranks(silent)));
+    return Status(ErrorCode::kRendezvous,
+                  fmt::format("joining job \"{}\": {} came but did not confirm; stopped or "
+                              "without processor time?",
+                              context_.job, list_ranks(silent)));
   }
 
   std::set<int> missing() const {
@@ -250,8 +259,9 @@ class Host {
   }
 
   bool everyone_confirmed() const {
-    return std::all_of(connections_.begin(), connections_.end(),
-                       [](const Connection& connection) { return connection.rank < 0 || connection.confirmed; });
+    return std::all_of(connections_.begin(), connections_.end(), [](const Connection& connection) {
+      return connection.rank < 0 || connection.confirmed;
+    });
   }
 
   void tell_all(wire::Kind kind, const std::vector<std::byte>& body) {

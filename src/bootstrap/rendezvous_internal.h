@@ -38,11 +38,12 @@ Result<Gathered> join_as_host(const Context& context, const Listener& listener);
 Result<Gathered> join_as_guest(const Context& context);                           // all others
 
 // Opens the processes of a roster. kRendezvous where one has died already.
-Result<std::vector<PeerProcess>> open_peers(const Context& context, const std::vector<wire::RosterEntry>& roster);
+Result<std::vector<PeerProcess>> open_peers(const Context& context,
+                                            const std::vector<wire::RosterEntry>& roster);
 
 // The texts that all ranks return.
-Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds, const std::set<int>& missing,
-                     const std::vector<wire::RosterEntry>& duplicates);
+Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds,
+                     const std::set<int>& missing, const std::vector<wire::RosterEntry>& duplicates);
 Status differing_world_sizes(const std::map<int, wire::Hello>& hellos);
 Status differing_builds(const std::map<int, wire::Hello>& hellos);
 

@@ -38,7 +38,9 @@ Address abstract_address(const std::string& name) {
   return address;
 }
 
-Descriptor new_socket() { return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+Descriptor new_socket() {
+  return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
 std::optional<ucred> credentials(int fd) {
   ucred value{};
@@ -91,7 +93,8 @@ Received receive(int fd, Frame& frame) {
   auto descriptors = take_descriptors(message);
   if (count == 0) return Received::kClosed;
   const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  if (cut || static_cast<size_t>(count) < sizeof(header) || header.magic != kMagic || descriptors.size() > 1) {
+  if (cut || static_cast<size_t>(count) < sizeof(header) || header.magic != kMagic ||
+      descriptors.size() > 1) {
     return Received::kGarbage;
   }
   body.resize(static_cast<size_t>(count) - sizeof(header));

@@ -21,15 +21,15 @@
 namespace collective_ops::wire {
 
 enum class Kind : uint32_t {
-  kHello = 1,    // to rank 0: who I am
-  kWelcome,      // from rank 0: noted; from now on its end is an error
-  kRoster,       // from rank 0: who all are, with the control segment
-  kConfirm,      // to rank 0: mapped and watching
-  kGo,           // from rank 0: all have confirmed
-  kFailure,      // both ways: the status everyone returns
-  kGiveUp,       // to rank 0: my timeout has passed
-  kDuplicate,    // to rank 0: a second process claimed a rank, and went
-  kMail,         // between members, after the join
+  kHello = 1,  // to rank 0: who I am
+  kWelcome,    // from rank 0: noted; from now on its end is an error
+  kRoster,     // from rank 0: who all are, with the control segment
+  kConfirm,    // to rank 0: mapped and watching
+  kGo,         // from rank 0: all have confirmed
+  kFailure,    // both ways: the status everyone returns
+  kGiveUp,     // to rank 0: my timeout has passed
+  kDuplicate,  // to rank 0: a second process claimed a rank, and went
+  kMail,       // between members, after the join
 };
 
 struct FrameHeader {

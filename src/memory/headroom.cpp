@@ -101,6 +101,14 @@ std::optional<Mount> find_mount(std::string_view mountinfo, const CgroupVersion&
   return std::nullopt;
 }
 
+// The real one is read once: that file is long, and mounts of cgroups stay. A process may change cgroups.
+std::optional<Mount> mount_of(const std::string& root, const CgroupVersion& version) {
+  if (!root.empty()) return find_mount(read_text(root + "/proc/self/mountinfo"), version);
+  static const auto v1 = find_mount(read_text("/proc/self/mountinfo"), kV1);
+  static const auto v2 = find_mount(read_text("/proc/self/mountinfo"), kV2);
+  return &version == &kV1 ? v1 : v2;
+}
+
 // The folder of this process in a hierarchy, from lines "id:controllers:/path".
 std::optional<std::string> find_path(std::string_view cgroups, const CgroupVersion& version) {
   for (const std::string_view line : split(cgroups, '\n')) {
@@ -130,7 +138,7 @@ std::optional<MemoryLimit> read_cgroup(const std::string& folder, std::string_vi
 
 // In a container the path may be the host's, of which the mount shows the lower part only.
 void add_cgroups(const std::string& root, const CgroupVersion& version, std::vector<MemoryLimit>& limits) {
-  const auto mount = find_mount(read_text(root + "/proc/self/mountinfo"), version);
+  const auto mount = mount_of(root, version);
   const auto path = find_path(read_text(root + "/proc/self/cgroup"), version);
   if (!mount || !path) return;
   std::string relative = *path;
@@ -150,7 +158,8 @@ void add_machine(const std::string& root, std::vector<MemoryLimit>& limits) {
   const auto total = value_of(text, "MemTotal");
   const auto available = value_of(text, "MemAvailable");
   if (!total || !available) return;
-  limits.push_back({"MemAvailable", "/proc/meminfo", *total * 1024, (*total - std::min(*total, *available)) * 1024,
+  limits.push_back({"MemAvailable", "/proc/meminfo", *total * 1024,
+                    (*total - std::min(*total, *available)) * 1024,
                     "free memory on this machine, or start fewer ranks"});
 }
 
@@ -158,8 +167,8 @@ void add_address_space(const std::string& root, std::vector<MemoryLimit>& limits
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   const uint64_t pages = to_number(read_text(root + "/proc/self/statm")).value_or(0);
-  limits.push_back({"RLIMIT_AS", "getrlimit", limit.rlim_cur, pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)),
-                    "raise it: ulimit -v unlimited"});
+  limits.push_back({"RLIMIT_AS", "getrlimit", limit.rlim_cur,
+                    pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), "raise it: ulimit -v unlimited"});
 }
 
 std::string in_mib(uint64_t bytes) {
@@ -186,15 +195,18 @@ Status check_headroom(size_t bytes, std::string_view what, const std::string& ro
   rlimit file_size{};
   if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY &&
       bytes > file_size.rlim_cur) {
-    return refusal(bytes, what, fmt::format("RLIMIT_FSIZE allows files of {} and shared memory counts as one; "
-                                            "raise it: ulimit -f unlimited", in_mib(file_size.rlim_cur)));
+    return refusal(bytes, what,
+                   fmt::format("RLIMIT_FSIZE allows files of {} and shared memory counts as one; "
+                               "raise it: ulimit -f unlimited",
+                               in_mib(file_size.rlim_cur)));
   }
   for (const MemoryLimit& limit : memory_limits(root)) {
     const uint64_t kept = reserve(limit);
     if (limit.available() >= kept && limit.available() - kept >= bytes) continue;
-    return refusal(bytes, what,
-                   fmt::format("{} is {} with {} in use ({}), and {} stay free; {}", limit.name,
-                               in_mib(limit.limit), in_mib(limit.used), limit.source, in_mib(kept), limit.advice));
+    return refusal(
+        bytes, what,
+        fmt::format("{} is {} with {} in use ({}), and {} stay free; {}", limit.name, in_mib(limit.limit),
+                    in_mib(limit.used), limit.source, in_mib(kept), limit.advice));
   }
   return Status();
 }

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <thread>
 
@@ -33,19 +32,24 @@ class SegmentTable {
       rest_[i].end.store(ranges[i].end, std::memory_order_release);
       rest_[i].id.store(ranges[i].id, std::memory_order_release);
     }
+    if (ranges.empty())
+      rest_[0].end.store(begins_[0].load(std::memory_order_relaxed), std::memory_order_release);
     count_.store(ranges.size(), std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 
-  std::optional<SegmentRange> find(uintptr_t address) const {
+  // The range that holds an address. False where none does.
+  bool find(uintptr_t address, SegmentRange& range) const {
     for (;;) {
       const uint64_t before = version_.load(std::memory_order_acquire);
-      if ((before & 1) == 0) {
-        const SegmentRange range = look_up(address);
-        if (version_.load(std::memory_order_relaxed) == before) {
-          if (address < range.end) return range;
-          return std::nullopt;
-        }
+      const size_t at = last_from(address);
+      const uintptr_t begin = begins_[at].load(std::memory_order_acquire);
+      const uintptr_t end = rest_[at].end.load(std::memory_order_acquire);
+      const uint32_t id = rest_[at].id.load(std::memory_order_acquire);
+      if ((before & 1) == 0 && version_.load(std::memory_order_relaxed) == before) {
+        if (address - begin >= end - begin) return false;  // below wraps round
+        range = {begin, end, id};
+        return true;
       }
       std::this_thread::yield();  // the writer may be waiting for this core
     }
@@ -57,22 +61,19 @@ class SegmentTable {
     std::atomic<uint32_t> id{0};
   };
 
-  // The last range that begins at or below the address; an empty one where there is none.
-  SegmentRange look_up(uintptr_t address) const {
+  // The last range that begins at or below the address, else the first.
+  size_t last_from(uintptr_t address) const {
     size_t low = 0;
     size_t high = count_.load(std::memory_order_acquire);
-    while (low < high) {
+    while (high - low > 1) {
       const size_t middle = (low + high) / 2;
       if (begins_[middle].load(std::memory_order_acquire) <= address) {
-        low = middle + 1;
+        low = middle;
       } else {
         high = middle;
       }
     }
-    if (low == 0) return {};
-    const size_t at = low - 1;
-    return {begins_[at].load(std::memory_order_acquire), rest_[at].end.load(std::memory_order_acquire),
-            rest_[at].id.load(std::memory_order_acquire)};
+    return low;
   }
 
   std::atomic<uint64_t> version_{0};

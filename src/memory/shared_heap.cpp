@@ -1,7 +1,6 @@
 #include "memory/shared_heap.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/fork.h"
 #include "memory/free_list.h"
 #include "memory/segment_table.h"
 #include "memory/shared_segment.h"
@@ -19,27 +19,15 @@ namespace collective_ops {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kSegmentSize = 32 * kMiB;      // for many small buffers
-constexpr size_t kOwnSegment = 16 * kMiB;       // from here on a buffer gets a segment of its own
-constexpr size_t kKeepAtLeast = 64 * kMiB;      // of empty segments
+constexpr size_t kSegmentSize = 32 * kMiB;  // for many small buffers
+constexpr size_t kOwnSegment = 16 * kMiB;   // from here on a buffer gets a segment of its own
+constexpr size_t kKeepAtLeast = 64 * kMiB;  // of empty segments
 constexpr size_t kCacheLine = 64;
 constexpr size_t kLargeAlignment = 4096;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// How many forks lie between the first process and this one.
-std::atomic<uint32_t> fork_generation{0};
 std::atomic<SharedHeap*> process_heap{nullptr};
-
-void after_fork_in_child() {
-  fork_generation.fetch_add(1);
-  process_heap.store(nullptr);  // the parent's stays where it is: its buffers may still be used
-}
-
-void watch_forks() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  (void)registered;
-}
 
 }  // namespace
 
@@ -48,9 +36,9 @@ struct SharedHeap::Impl {
     uint32_t id;
     SharedSegment memory;
     FreeList free;
-    size_t used = 0;           // bytes in live buffers
-    size_t populated = 0;      // pages of [0, populated) are taken
-    uint64_t emptied_at = 0;   // order of becoming empty
+    size_t used = 0;          // bytes in live buffers
+    size_t populated = 0;     // pages of [0, populated) are taken
+    uint64_t emptied_at = 0;  // order of becoming empty
 
     Segment(uint32_t number, SharedSegment segment)
         : id(number), memory(std::move(segment)), free(memory.size()) {}
@@ -62,7 +50,7 @@ struct SharedHeap::Impl {
     size_t bytes = 0;  // as taken from the free list
   };
 
-  uint32_t generation = fork_generation.load();
+  const uint32_t generation = fork_generation();
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<Segment>> segments;  // by id, ascending
   uint32_t next_id = 1;
@@ -71,11 +59,12 @@ struct SharedHeap::Impl {
   uint64_t clock = 0;
   SegmentTable table;
 
-  bool forked() const { return generation != fork_generation.load(std::memory_order_relaxed); }
+  bool forked() const { return generation != fork_generation(); }
 
   Segment* segment_of(uint32_t id) const {
-    const auto it = std::lower_bound(segments.begin(), segments.end(), id,
-                                     [](const auto& segment, uint32_t wanted) { return segment->id < wanted; });
+    const auto it =
+        std::lower_bound(segments.begin(), segments.end(), id,
+                         [](const auto& segment, uint32_t wanted) { return segment->id < wanted; });
     return it != segments.end() && (*it)->id == id ? it->get() : nullptr;
   }
 
@@ -107,12 +96,14 @@ struct SharedHeap::Impl {
 
   Status add_segment(size_t bytes) {
     if (segments.size() == SegmentTable::kCapacity) {
-      return Status(ErrorCode::kOutOfMemory,
-                    fmt::format("shared memory: {} segments are in use; free buffers, or make fewer, larger ones",
-                                segments.size()));
+      return Status(
+          ErrorCode::kOutOfMemory,
+          fmt::format("shared memory: {} segments are in use; free buffers, or make fewer, larger ones",
+                      segments.size()));
     }
     const size_t exact = round_up(bytes, 2 * kMiB);
-    auto memory = SharedSegment::create(bytes >= kOwnSegment ? exact : kSegmentSize, "shared memory for buffers");
+    auto memory =
+        SharedSegment::create(bytes >= kOwnSegment ? exact : kSegmentSize, "shared memory for buffers");
     if (!memory.ok() && memory.status().code() == ErrorCode::kOutOfMemory && exact < kSegmentSize) {
       memory = SharedSegment::create(exact, "shared memory for buffers");
     }
@@ -206,24 +197,24 @@ class HeapBuffer final : public SharedBuffer {
 
 SharedHeap& SharedHeap::instance() {
   SharedHeap* heap = process_heap.load(std::memory_order_acquire);
-  if (heap != nullptr) return *heap;
-  // No lock: one that another thread held at a fork would never open in the child.
+  if (heap != nullptr && !heap->forked()) return *heap;
+  // A parent's heap stays where it is: its buffers may still be used. No lock: one that another thread
+  // held at the fork would never open in the child.
   auto fresh = std::make_unique<SharedHeap>();
-  if (process_heap.compare_exchange_strong(heap, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  if (process_heap.compare_exchange_strong(heap, fresh.get(), std::memory_order_acq_rel))
+    return *fresh.release();
   return *heap;
 }
 
-SharedHeap::SharedHeap() {
-  watch_forks();
-  impl_ = std::make_shared<Impl>();
-}
+SharedHeap::SharedHeap() : impl_(std::make_shared<Impl>()) {}
 
 SharedHeap::~SharedHeap() = default;
 
 Result<std::shared_ptr<SharedBuffer>> SharedHeap::allocate(size_t bytes) {
   if (forked()) {
-    return Status(ErrorCode::kNotInitialized,
-                  "shared memory: this process was forked from the one that owns it; call init_hccl in the child");
+    return Status(
+        ErrorCode::kNotInitialized,
+        "shared memory: this process was forked from the one that owns it; call init_hccl in the child");
   }
   if (bytes > SIZE_MAX / 4) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("shared memory: {} bytes is no size", bytes));
@@ -243,9 +234,9 @@ Result<std::shared_ptr<SharedBuffer>> SharedHeap::allocate(size_t bytes) {
 std::optional<SegmentOffset> SharedHeap::find(const void* pointer, size_t bytes) const {
   if (forked()) return std::nullopt;
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  const auto range = impl_->table.find(address);
-  if (!range || bytes > range->end - address) return std::nullopt;
-  return SegmentOffset{range->id, address - range->begin};
+  SegmentRange range;
+  if (!impl_->table.find(address, range) || bytes > range.end - address) return std::nullopt;
+  return SegmentOffset{range.id, address - range.begin};
 }
 
 // In a child the mutex may be one that no thread will ever open: forked() is asked before it.
@@ -258,8 +249,9 @@ Result<Descriptor> SharedHeap::segment_fd(uint32_t id) const {
   }
   Descriptor copy(::fcntl(segment->memory.fd(), F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) {
-    return Status(ErrorCode::kSystem, fmt::format("shared memory: no descriptor for segment {}: {}; raise ulimit -n",
-                                                  id, std::strerror(errno)));
+    return Status(ErrorCode::kSystem,
+                  fmt::format("shared memory: no descriptor for segment {}: {}; raise ulimit -n", id,
+                              std::strerror(errno)));
   }
   return copy;
 }

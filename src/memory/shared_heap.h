@@ -62,7 +62,7 @@ class SharedHeap {
 
   // A new descriptor of a live segment. kInvalidArgument where `id` is none.
   Result<Descriptor> segment_fd(uint32_t id) const;
-  std::byte* segment_data(uint32_t id) const;  // nullptr where `id` is none
+  std::byte* segment_data(uint32_t id) const;   // nullptr where `id` is none
   std::vector<uint32_t> live_segments() const;  // ascending
   void for_each_segment(const std::function<void(const SegmentInfo&)>& visit) const;
   HeapUsage usage() const;

@@ -44,7 +44,8 @@ Status failed(std::string_view call, std::string_view what, int error) {
 
 // Address space for `size` bytes that begins at a huge page, so that the kernel can use some.
 void* reserve_aligned(size_t size) {
-  void* raw = ::mmap(nullptr, size + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw =
+      ::mmap(nullptr, size + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(raw);
   auto* aligned = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(begin), kHugePage));
@@ -64,7 +65,9 @@ void touch(std::byte* begin, size_t bytes) {
 }  // namespace
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -120,7 +123,8 @@ Result<SharedSegment> SharedSegment::map_sized(Descriptor fd, size_t size) {
 
 Status SharedSegment::populate(size_t offset, size_t bytes) {
   if (offset > size_ || bytes > size_ - offset) {
-    return Status(ErrorCode::kInternal, fmt::format("populate: {} + {} is outside of {} bytes", offset, bytes, size_));
+    return Status(ErrorCode::kInternal,
+                  fmt::format("populate: {} + {} is outside of {} bytes", offset, bytes, size_));
   }
   const size_t end = round_up(offset + bytes, page_size());
   for (size_t at = offset / page_size() * page_size(); at < end; at += kPopulatePiece) {

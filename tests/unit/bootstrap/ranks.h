@@ -40,7 +40,8 @@ class Ranks {
     if (pid == 0) {
       ::alarm(60);  // a rank that waits for one that failed ends too
       const std::string answer = body() + "\n";
-      const bool written = ::write(ends[1], answer.data(), answer.size()) == static_cast<ssize_t>(answer.size());
+      const bool written =
+          ::write(ends[1], answer.data(), answer.size()) == static_cast<ssize_t>(answer.size());
       ::_exit(written ? 0 : 9);
     }
     ::close(ends[1]);
@@ -133,7 +134,8 @@ inline std::string text_of(const Status& status) {
 }
 
 // Starts a group of processes that run `body` once they have joined; their answers by rank.
-inline std::vector<std::string> run_group(int world_size, const std::function<std::string(HostGroup&)>& body) {
+inline std::vector<std::string> run_group(int world_size,
+                                          const std::function<std::string(HostGroup&)>& body) {
   const std::string job = fresh_job();
   Ranks ranks;
   for (int rank = 0; rank < world_size; ++rank) {

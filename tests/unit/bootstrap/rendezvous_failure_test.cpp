@@ -36,7 +36,8 @@ Descriptor connect_to(const std::string& job, int rank) {
 }
 
 TEST(RendezvousFailure, RefusesRanksOutOfRange) {
-  EXPECT_THAT(try_join(2, 2, fresh_job()), AllOf(StartsWith("invalid_argument"), HasSubstr("rank 2: expected 0 to 1")));
+  EXPECT_THAT(try_join(2, 2, fresh_job()),
+              AllOf(StartsWith("invalid_argument"), HasSubstr("rank 2: expected 0 to 1")));
   EXPECT_THAT(try_join(-1, 2, fresh_job()), StartsWith("invalid_argument"));
   EXPECT_THAT(try_join(0, 0, fresh_job()), StartsWith("invalid_argument"));
   EXPECT_THAT(try_join(0, 5000, fresh_job()), StartsWith("invalid_argument"));
@@ -58,8 +59,8 @@ TEST(RendezvousFailure, MissingRanksAreNamedOnAllThatWait) {
   }
   ranks.start([=] { return try_join(0, 5, job, 1500); });
   EXPECT_THAT(ranks.answers(), Each(AllOf(StartsWith("rendezvous"), HasSubstr("ranks 2 and 4 did not come"),
-                                          HasSubstr("rank 0 waited 1.5 s"), HasSubstr("COLLECTIVE_OPS_JOB_ID"),
-                                          HasSubstr("RANK"))));
+                                          HasSubstr("rank 0 waited 1.5 s"),
+                                          HasSubstr("COLLECTIVE_OPS_JOB_ID"), HasSubstr("RANK"))));
 }
 
 TEST(RendezvousFailure, TheShortestTimeoutSpeaksForAll) {
@@ -68,7 +69,8 @@ TEST(RendezvousFailure, TheShortestTimeoutSpeaksForAll) {
   ranks.start([=] { return try_join(0, 3, job, 60000); });
   (void)connect_to(job, 0);  // it listens
   ranks.start([=] { return try_join(2, 3, job, 1000); });
-  EXPECT_THAT(ranks.answers(), Each(AllOf(StartsWith("rendezvous"), HasSubstr("rank 1 did not come; rank 2 waited 1."))));
+  EXPECT_THAT(ranks.answers(),
+              Each(AllOf(StartsWith("rendezvous"), HasSubstr("rank 1 did not come; rank 2 waited 1."))));
 }
 
 TEST(RendezvousFailure, RankZeroMissingIsNamedWithTheOthersThatAre) {
@@ -94,8 +96,9 @@ TEST(RendezvousFailure, ASecondLiveRankNamesTheFirst) {
   joined.wait(2);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(try_join(rank, 2, job),
-                AllOf(StartsWith("duplicate_rank"), HasSubstr(fmt::format("process {} already is rank {}",
-                                                                          ranks.pid(static_cast<size_t>(rank)), rank)),
+                AllOf(StartsWith("duplicate_rank"),
+                      HasSubstr(fmt::format("process {} already is rank {}",
+                                            ranks.pid(static_cast<size_t>(rank)), rank)),
                       HasSubstr("COLLECTIVE_OPS_JOB_ID")));
   }
 }
@@ -119,8 +122,10 @@ TEST(RendezvousFailure, AllProcessesAsRankZeroAreToldWhy) {
 TEST(RendezvousFailure, DifferingWorldSizesAreNamedOnAll) {
   const std::string job = fresh_job();
   Ranks ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.start([=] { return try_join(rank, rank < 2 ? 2 + 2 * rank : 4, job); });
-  EXPECT_THAT(ranks.answers(), Each(AllOf(StartsWith("rendezvous"), HasSubstr("rank 0 with 2; ranks 1 to 3 with 4"))));
+  for (int rank = 0; rank < 4; ++rank)
+    ranks.start([=] { return try_join(rank, rank < 2 ? 2 + 2 * rank : 4, job); });
+  EXPECT_THAT(ranks.answers(),
+              Each(AllOf(StartsWith("rendezvous"), HasSubstr("rank 0 with 2; ranks 1 to 3 with 4"))));
 }
 
 TEST(RendezvousFailure, DifferingVersionsAreNamedOnAll) {
@@ -140,7 +145,8 @@ TEST(RendezvousFailure, DifferingControlSegmentsAreDifferentBuilds) {
   Ranks ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.start([=] {
-      auto group = join(as_rank(rank, 2, job), [=](int) { return size_t{4096} * static_cast<size_t>(rank + 1); });
+      auto group =
+          join(as_rank(rank, 2, job), [=](int) { return size_t{4096} * static_cast<size_t>(rank + 1); });
       return text_of(group.status());
     });
   }
@@ -161,7 +167,8 @@ Descriptor come_as(int rank, int world_size, const std::string& job) {
   wire::send(socket.get(), wire::Kind::kHello, wire::bytes_of(hello));
   wire::Frame frame;
   wire::wait_readable(socket.get(), kNoDeadline);
-  if (wire::receive(socket.get(), frame) != wire::Received::kFrame || frame.kind != wire::Kind::kWelcome) std::abort();
+  if (wire::receive(socket.get(), frame) != wire::Received::kFrame || frame.kind != wire::Kind::kWelcome)
+    std::abort();
   return socket;
 }
 
@@ -176,7 +183,8 @@ TEST(RendezvousFailure, ARankThatDiesWhileOthersWaitIsNamedAtOnce) {
     wire::wait_readable(socket.get(), kNoDeadline);
     wire::Frame frame;
     const auto received = wire::receive(socket.get(), frame);
-    if (received != wire::Received::kFrame || frame.kind != wire::Kind::kFailure) return std::string("no failure");
+    if (received != wire::Received::kFrame || frame.kind != wire::Kind::kFailure)
+      return std::string("no failure");
     return text_of(wire::failure_of(frame.body));
   });
   ranks.start([&] {
@@ -189,7 +197,8 @@ TEST(RendezvousFailure, ARankThatDiesWhileOthersWaitIsNamedAtOnce) {
   const int64_t begin = monotonic_ns();
   ranks.kill(2);
   const std::string expected = fmt::format("rank 2 (process {})", ranks.pid(2));
-  EXPECT_THAT(ranks.answer(0), AllOf(StartsWith("rendezvous"), HasSubstr(expected), HasSubstr("3 of 4 had come")));
+  EXPECT_THAT(ranks.answer(0),
+              AllOf(StartsWith("rendezvous"), HasSubstr(expected), HasSubstr("3 of 4 had come")));
   EXPECT_THAT(ranks.answer(1), AllOf(StartsWith("rendezvous"), HasSubstr(expected)));
   const int64_t took = monotonic_ns() - begin;
   RecordProperty("named_after_us", static_cast<int>(took / 1000));
@@ -262,10 +271,17 @@ TEST(RendezvousFailure, StrangersNeitherHarmNorDelay) {
     const int fd = strangers.back().get();
     const std::string garbage(static_cast<size_t>(1 + i * 37), static_cast<char>(i));
     switch (i % 5) {
-      case 0: break;  // silent
-      case 1: ::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL); break;
-      case 2: wire::send(fd, wire::Kind::kHello, std::as_bytes(std::span(garbage)).first(10)); break;
-      case 3: wire::send(fd, wire::Kind::kFailure, std::as_bytes(std::span(garbage)), fd); break;
+      case 0:
+        break;  // silent
+      case 1:
+        ::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+        break;
+      case 2:
+        wire::send(fd, wire::Kind::kHello, std::as_bytes(std::span(garbage)).first(10));
+        break;
+      case 3:
+        wire::send(fd, wire::Kind::kFailure, std::as_bytes(std::span(garbage)), fd);
+        break;
       case 4: {
         wire::Hello hello;
         hello.rank = i % 2 == 0 ? -5 : 1 << 30;

@@ -30,7 +30,8 @@ std::set<std::string> files_of(const std::string& folder) {
 }
 
 // Joins, leaves a mark in the control segment, and sees everyone else's.
-std::string join_and_meet(int rank, int world_size, const std::string& job, const JoinSettings& settings = {}) {
+std::string join_and_meet(int rank, int world_size, const std::string& job,
+                          const JoinSettings& settings = {}) {
   auto group = join(as_rank(rank, world_size, job), control_of, settings);
   if (!group.ok()) return text_of(group.status());
   if (group->rank != rank || group->world_size != world_size) return "wrong rank";
@@ -124,7 +125,8 @@ TEST(Rendezvous, JoinsOneAfterTheOtherLeaveNothingOpen) {
         if (round == 0) after_first = open_descriptors();
       }
       const size_t at_end = open_descriptors();
-      return at_end == after_first ? std::string("ok") : fmt::format("{} then {} descriptors", after_first, at_end);
+      return at_end == after_first ? std::string("ok")
+                                   : fmt::format("{} then {} descriptors", after_first, at_end);
     });
   }
   EXPECT_THAT(ranks.answers(), Each("ok"));

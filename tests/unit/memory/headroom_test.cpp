@@ -35,7 +35,8 @@ class FakeRoot : public ::testing::Test {
   void use_v2(const std::string& path) {
     write("/proc/self/cgroup", "0::" + path + "\n");
     write("/proc/self/mountinfo",
-          "24 1 0:21 / /proc rw - proc proc rw\n30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
+          "24 1 0:21 / /proc rw - proc proc rw\n30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 "
+          "rw,nsdelegate\n");
   }
   const MemoryLimit* find(const std::vector<MemoryLimit>& limits, const std::string& name) {
     for (const auto& limit : limits) {
@@ -58,7 +59,7 @@ TEST_F(FakeRoot, ReadsEveryVersion2LimitUpTheTree) {
   const auto* pod = find(limits, "memory cgroup /pod");
   ASSERT_NE(pod, nullptr);
   EXPECT_EQ(pod->limit, 100 * kMiB);
-  EXPECT_EQ(pod->used, 57 * kMiB);  // page cache left out
+  EXPECT_EQ(pod->used, 57 * kMiB);                                 // page cache left out
   EXPECT_TRUE(check_headroom(30 * kMiB, "a bucket", root_).ok());  // 43 MiB free, an eighth of 100 is kept
   const Status status = check_headroom(31 * kMiB, "a bucket", root_);
   EXPECT_EQ(status.code(), ErrorCode::kOutOfMemory);
@@ -87,7 +88,8 @@ TEST_F(FakeRoot, ReadsVersion1WithTotalsOfChildren) {
 
 TEST_F(FakeRoot, FindsTheFolderThatAContainersMountShows) {
   write("/proc/self/cgroup", "4:memory:/docker/abc\n");
-  write("/proc/self/mountinfo", "32 25 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  write("/proc/self/mountinfo",
+        "32 25 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n");
   write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
   const auto* limit = find(memory_limits(root_), "memory cgroup /");
@@ -110,34 +112,37 @@ TEST_F(FakeRoot, DamagedFilesLimitNothing) {
 
 TEST(Headroom, RefusesMoreThanTheAddressSpaceLimit) {
   EXPECT_EQ(in_child([] {
-    limit_address_space(50 * kMiB);
-    const auto segment = SharedSegment::create(60 * kMiB, "a bucket");
-    return segment.status().code() == ErrorCode::kOutOfMemory &&
-           segment.status().message().find("RLIMIT_AS is ") != std::string::npos &&
-           SharedSegment::create(kMiB, "a bucket").ok();
-  }), 0);
+              limit_address_space(50 * kMiB);
+              const auto segment = SharedSegment::create(60 * kMiB, "a bucket");
+              return segment.status().code() == ErrorCode::kOutOfMemory &&
+                     segment.status().message().find("RLIMIT_AS is ") != std::string::npos &&
+                     SharedSegment::create(kMiB, "a bucket").ok();
+            }),
+            0);
 }
 
 TEST(Headroom, RefusesMoreThanTheFileSizeLimitWithoutASignal) {
   EXPECT_EQ(in_child([] {
-    const rlimit limit = {kMiB, kMiB};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    const auto segment = SharedSegment::create(2 * kMiB, "a bucket");
-    return segment.status().code() == ErrorCode::kOutOfMemory &&
-           segment.status().message().find("RLIMIT_FSIZE") != std::string::npos &&
-           SharedSegment::create(kMiB, "a bucket").ok();
-  }), 0);
+              const rlimit limit = {kMiB, kMiB};
+              ::setrlimit(RLIMIT_FSIZE, &limit);
+              const auto segment = SharedSegment::create(2 * kMiB, "a bucket");
+              return segment.status().code() == ErrorCode::kOutOfMemory &&
+                     segment.status().message().find("RLIMIT_FSIZE") != std::string::npos &&
+                     SharedSegment::create(kMiB, "a bucket").ok();
+            }),
+            0);
 }
 
 TEST(Headroom, TooManyOpenFilesIsAnErrorThatNamesTheLimit) {
   EXPECT_EQ(in_child([] {
-    const rlimit limit = {8, 8};
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-    while (::dup(0) >= 0) {
-    }
-    const auto segment = SharedSegment::create(4096, "a bucket");
-    return segment.status().message().find("RLIMIT_NOFILE") != std::string::npos;
-  }), 0);
+              const rlimit limit = {8, 8};
+              ::setrlimit(RLIMIT_NOFILE, &limit);
+              while (::dup(0) >= 0) {
+              }
+              const auto segment = SharedSegment::create(4096, "a bucket");
+              return segment.status().message().find("RLIMIT_NOFILE") != std::string::npos;
+            }),
+            0);
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ TEST(FreeList, GivesLowestFirstAndMergesNeighbours) {
 
 TEST(SharedHeap, AlignsAndKeepsSizes) {
   SharedHeap heap;
-  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{65}, size_t{4097}, 2 * kMiB, 40 * kMiB + 3}) {
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, size_t{63}, size_t{65}, size_t{4097}, 2 * kMiB, 40 * kMiB + 3}) {
     const Buffer buffer = take(heap, bytes);
     EXPECT_EQ(buffer->size(), bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % (bytes >= 2 * kMiB ? 4096 : 64), 0u);
@@ -189,16 +190,19 @@ TEST(SharedHeap, AChildHandsOutNothingOfItsParents) {
   const Buffer buffer = take(heap, 1000);
   std::memset(buffer->data(), 1, 1000);
   EXPECT_EQ(in_child([&] {
-    Buffer inherited = buffer;
-    const bool refused = heap.forked() && heap.allocate(10).status().code() == ErrorCode::kNotInitialized &&
-                         !heap.find(buffer->data(), 1) && !heap.segment_fd(1).ok();
-    SharedHeap& own = SharedHeap::instance();
-    auto fresh = own.allocate(1000);
-    const_cast<Buffer&>(buffer).reset();
-    inherited.reset();  // the last reference in this process: must not free it in the parent
-    heap.trim();
-    return refused && &own != &heap && fresh.ok() && own.find((*fresh)->data(), 1000) && !own.forked();
-  }), 0);
+              Buffer inherited = buffer;
+              const bool refused = heap.forked() &&
+                                   heap.allocate(10).status().code() == ErrorCode::kNotInitialized &&
+                                   !heap.find(buffer->data(), 1) && !heap.segment_fd(1).ok();
+              SharedHeap& own = SharedHeap::instance();
+              auto fresh = own.allocate(1000);
+              const_cast<Buffer&>(buffer).reset();
+              inherited.reset();  // the last reference in this process: must not free it in the parent
+              heap.trim();
+              return refused && &own != &heap && fresh.ok() && own.find((*fresh)->data(), 1000) &&
+                     !own.forked();
+            }),
+            0);
   EXPECT_FALSE(heap.forked());
   EXPECT_TRUE(heap.find(buffer->data(), 1000).has_value());
   EXPECT_EQ(static_cast<unsigned char*>(buffer->data())[999], 1);
@@ -206,15 +210,17 @@ TEST(SharedHeap, AChildHandsOutNothingOfItsParents) {
 
 TEST(SharedHeap, WhatDoesNotFitIsAnErrorAndEmptySegmentsMakeRoom) {
   EXPECT_EQ(in_child([] {
-    limit_address_space(330 * kMiB);
-    SharedHeap heap;
-    Buffer first = take(heap, 100 * kMiB);
-    Buffer second = take(heap, 100 * kMiB);
-    if (heap.allocate(300 * kMiB).status().code() != ErrorCode::kOutOfMemory) return false;
-    first.reset();
-    second.reset();
-    return heap.allocate(300 * kMiB).ok() && heap.allocate(SIZE_MAX).status().code() == ErrorCode::kInvalidArgument;
-  }), 0);
+              limit_address_space(330 * kMiB);
+              SharedHeap heap;
+              Buffer first = take(heap, 100 * kMiB);
+              Buffer second = take(heap, 100 * kMiB);
+              if (heap.allocate(300 * kMiB).status().code() != ErrorCode::kOutOfMemory) return false;
+              first.reset();
+              second.reset();
+              return heap.allocate(300 * kMiB).ok() &&
+                     heap.allocate(SIZE_MAX).status().code() == ErrorCode::kInvalidArgument;
+            }),
+            0);
 }
 
 // A real cgroup of 64 MiB, where this machine lets us make one: a page too many there is SIGKILL.
