@@ -26,6 +26,12 @@ std::vector<std::string> names(int count) {
 PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = COLLECTIVE_OPS_VERSION;
   module.attr("data_types") = names<DataType>(kDataTypeCount);
+  pybind11::dict sizes;
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    const auto type = static_cast<DataType>(i);
+    sizes[pybind11::str(std::string(name_of(type)))] = size_of(type);
+  }
+  module.attr("type_sizes") = sizes;  // bytes of an element
   module.attr("reduce_ops") =
       names<ReduceOp>(static_cast<int>(ReduceOp::kPreMulSum));  // its factor has no place in these calls
   module.attr("collectives") = names<Collective>(kCollectiveCount);

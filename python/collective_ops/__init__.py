@@ -38,6 +38,7 @@ from ._api import (  # noqa: E402
     world_size,
 )
 from ._core import __version__  # noqa: E402
+from .bucket import BucketStats, GradientBucket  # noqa: E402
 from .errors import (  # noqa: E402
     CollectiveError,
     CollectiveTimeoutError,
@@ -57,9 +58,11 @@ from .errors import (  # noqa: E402
 )
 
 __all__ = [
+    "BucketStats",
     "CollectiveError",
     "CollectiveTimeoutError",
     "DuplicateRankError",
+    "GradientBucket",
     "GroupBrokenError",
     "InternalError",
     "InterruptedCallError",

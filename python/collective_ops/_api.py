@@ -280,8 +280,8 @@ def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None:
         missing = "rank" if rank is None else "world_size"
         raise InvalidArgumentError(
-            f"init_hccl: {missing} is neither an argument ({given}) nor {missing.upper()} in the environment. "
-            "collective-ops run and torchrun set it"
+            f"init_hccl: {missing} is neither an argument ({given}) nor {missing.upper()} in the "
+            "environment; collective-ops run and torchrun set both"
         )
     return int(rank), int(world_size)
 

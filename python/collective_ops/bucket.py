@@ -1,0 +1,250 @@
+"""GradientBucket: many gradients, few collectives."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _api, _core
+from .errors import InvalidArgumentError, MismatchError
+from .placement import Placement, warn_if_ddp_reduces
+
+# A bucket's first memory; it doubles up to the bucket's size, so that a small model takes little.
+_FIRST_BYTES = 1 << 20
+
+
+@dataclass
+class BucketStats:
+    """What a bucket has done so far, on this rank."""
+
+    rounds: int = 0  # allreduce() that had something to reduce
+    gradients: int = 0
+    calls: int = 0  # collectives
+    bytes: int = 0  # reduced
+    copied_bytes: int = 0  # by the bucket, in and out; the core's are in counters()
+    placed_anew: int = 0  # gradients that had left their place in shared memory, and were copied back
+    inline_calls: int = 0  # the path that calls took, as in counters()
+    staged_calls: int = 0
+    direct_calls: int = 0
+
+
+@dataclass
+class _Batch:
+    """Gradients that travel together, copied into `memory`; or one alone, where it lies (no memory)."""
+
+    memory: _core.SharedArray | None
+    used: int = 0
+    entries: list[tuple[int, Any]] = field(default_factory=list)  # first element, gradient
+    work: _core.Work | None = None
+
+
+class GradientBucket:
+    """Collects gradients and reduces them with one call per `bucket_size_mb`.
+
+        bucket = GradientBucket(bucket_size_mb=25, reduce_op="sum")
+        for param in model.parameters():
+            if param.grad is not None:
+                bucket.add(param.grad)
+        bucket.allreduce()                 # now the reduced values stand in the .grad tensors
+        bucket.clear()
+
+    add() copies into shared memory, which is kept from step to step. A bucket that is full is sent while the
+    next one fills. Types may be mixed (a bucket per type); a gradient larger than a bucket is sent alone.
+    All ranks must add tensors of the same types and sizes in the same order: MismatchError otherwise.
+
+        bucket = GradientBucket(parameters=model.parameters())
+        bucket.zero_grad(); loss.backward(); bucket.allreduce()
+
+    With `parameters` their gradients live in shared memory from the start (each `.grad` is a view), so
+    allreduce() copies nothing, and neither does `allreduce(param.grad)`. Clear gradients with
+    `bucket.zero_grad()`: one that was set to None and made anew by backward is copied back into its place.
+    A gradient that is None at allreduce() counts as zeros, and is there afterwards: ranks stay equal.
+
+    Args:
+        bucket_size_mb: in 2**20 bytes.
+        reduce_op: as in `allreduce`.
+        parameters: torch parameters; those that require no gradient are left out.
+        overlap: send full buckets from a thread while later ones fill. Default: where the machine has more
+            cores than the group has ranks; elsewhere that thread takes the time from the ranks.
+    """
+
+    def __init__(
+        self,
+        bucket_size_mb: float = 25,
+        reduce_op: str = "sum",
+        parameters: Iterable[Any] | None = None,
+        *,
+        overlap: bool | None = None,
+    ) -> None:
+        if not bucket_size_mb > 0:
+            raise InvalidArgumentError(f"bucket_size_mb={bucket_size_mb}: a size above 0")
+        self._bucket_bytes = max(64, int(bucket_size_mb * 2**20))
+        self._op = reduce_op
+        self._overlap = overlap
+        self._placement = Placement(parameters, self._bucket_bytes) if parameters is not None else None
+        self._stats = BucketStats()
+        self._open: dict[str, _Batch] = {}
+        self._sent: list[_Batch] = []
+        self._free: dict[str, list[_core.SharedArray]] = {}
+        self._layout: list[tuple[str, int]] = []
+        self._agreed_layout: list[tuple[str, int]] | None = None
+        self._before: dict[str, int] | None = None  # counters at the begin of a round
+
+    @property
+    def stats(self) -> BucketStats:
+        return self._stats
+
+    def add(self, tensor: Any) -> None:
+        """Adds a gradient to this round. It must not be changed until allreduce() has returned.
+
+        Sends a bucket that is full, so an error of that call may come from here.
+        """
+        if self._placement is not None and self._placement.take(tensor, self._stats):
+            return
+        dtype, count, _ = _core.describe_array(tensor)
+        self._begin_round()
+        self._layout.append((dtype, count))
+        self._stats.gradients += 1
+        capacity = max(1, self._bucket_bytes // _core.type_sizes[dtype])
+        if count > capacity:
+            self._send(_Batch(None, count, [(0, tensor)]), dtype)
+            return
+        batch = self._open.get(dtype)
+        if batch is not None and batch.used + count > capacity:
+            self._send(self._open.pop(dtype), dtype)
+            batch = None
+        if batch is None:
+            batch = self._open[dtype] = _Batch(
+                self._memory(dtype, min(capacity, _FIRST_BYTES // _core.type_sizes[dtype]))
+            )
+        self._make_room(batch, dtype, batch.used + count, capacity)
+        batch.memory.copy_in(batch.used, tensor)
+        batch.entries.append((batch.used, tensor))
+        batch.used += count
+        self._stats.copied_bytes += count * _core.type_sizes[dtype]
+
+    def allreduce(self) -> None:
+        """Reduces what was added since the last time, and all placed gradients. A collective call."""
+        group = _api.group("GradientBucket.allreduce")
+        self._begin_round()
+        try:
+            if self._placement is not None:
+                self._reduce_placed(group)
+            for dtype in list(self._open):
+                self._send(self._open.pop(dtype), dtype)
+            self._check_layout(group)
+            for batch in self._sent:
+                self._finish(batch)
+            self._warn_once()
+        finally:
+            self._drop()
+        self._end_round(group)
+
+    def clear(self) -> None:
+        """Forgets what was added and not reduced. Reduced values stay in the gradients."""
+        try:
+            for batch in self._sent:
+                if batch.work is not None:
+                    batch.work.wait()  # its memory is in use until then
+        finally:
+            self._drop()
+
+    def zero_grad(self) -> None:
+        """Sets the gradients of `parameters` to zero where they lie, and puts back those that were None."""
+        if self._placement is None:
+            raise InvalidArgumentError(
+                "GradientBucket.zero_grad works on placed gradients: give GradientBucket(parameters=...), or "
+                "call optimizer.zero_grad()"
+            )
+        self._placement.zero()
+
+    def _reduce_placed(self, group: _core.Communicator) -> None:
+        placement = self._placement
+        placement.collect(self._stats)
+        self._stats.gradients += len(placement.slots)
+        self._layout += placement.layout
+        for memory in placement.memories:
+            group.all_reduce(memory, self._op, None, False)
+            self._count(memory.nbytes)
+
+    def _send(self, batch: _Batch, dtype: str) -> None:
+        self._sent.append(batch)
+        what = batch.memory.slice(0, batch.used) if batch.memory is not None else batch.entries[0][1]
+        group = _api.group("GradientBucket.add")
+        # In either case the call takes its place among this rank's calls now, as it does on every rank.
+        batch.work = group.all_reduce(what, self._op, None, self._overlaps(group))
+        self._count(batch.used * _core.type_sizes[dtype])
+
+    def _finish(self, batch: _Batch) -> None:
+        if batch.work is not None:
+            batch.work.wait()
+        if batch.memory is None:
+            return
+        for first, gradient in batch.entries:
+            batch.memory.copy_out(first, gradient)
+        self._stats.copied_bytes += batch.used * _core.type_sizes[batch.memory.dtype]
+
+    def _drop(self) -> None:
+        for batch in [*self._sent, *self._open.values()]:
+            if batch.memory is not None:
+                self._free.setdefault(batch.memory.dtype, []).append(batch.memory)
+        self._sent, self._open, self._layout = [], {}, []
+
+    def _memory(self, dtype: str, count: int) -> _core.SharedArray:
+        free = self._free.get(dtype)
+        return free.pop() if free else _core.SharedArray([max(1, count)], dtype)
+
+    def _make_room(self, batch: _Batch, dtype: str, needed: int, capacity: int) -> None:
+        if batch.memory.size >= needed:
+            return
+        larger = _core.SharedArray([min(capacity, max(needed, 2 * batch.memory.size))], dtype)
+        larger.copy_in(0, batch.memory.slice(0, batch.used))
+        batch.memory = larger
+
+    def _overlaps(self, group: _core.Communicator) -> bool:
+        if self._overlap is None:
+            self._overlap = (os.cpu_count() or 1) > group.world_size
+        return self._overlap
+
+    def _check_layout(self, group: _core.Communicator) -> None:
+        """That all ranks have added the same: sums of other tensors than meant would be silently wrong.
+
+        Asked when the layout is not that of the last round. Ranks that disagree on that make different
+        calls, which the core finds.
+        """
+        if self._layout == self._agreed_layout:
+            return
+        mine = array("q", [zlib.crc32(repr(self._layout).encode()), len(self._layout)])
+        everyones = array("q", bytes(16 * group.world_size))
+        group.all_gather(mine, everyones, None, False)
+        odd = [r for r in range(group.world_size) if everyones[2 * r : 2 * r + 2] != everyones[:2]]
+        if odd:
+            counts = ", ".join(f"rank {r}: {everyones[2 * r + 1]}" for r in [0, *odd])
+            raise MismatchError(
+                f"GradientBucket: ranks {odd} have added other gradients than rank 0, or in another order "
+                f"(numbers of them: {counts}). Add the same on all ranks, those of unused parameters too"
+            )
+        self._agreed_layout = self._layout
+
+    def _warn_once(self) -> None:
+        if self._stats.rounds == 0:
+            warn_if_ddp_reduces([gradient for batch in self._sent for _, gradient in batch.entries])
+
+    def _begin_round(self) -> None:
+        if self._before is None and _api.is_initialized():
+            self._before = _api.counters()
+
+    def _end_round(self, group: _core.Communicator) -> None:
+        before, after = self._before or {}, group.counters()
+        for path in ("inline_calls", "staged_calls", "direct_calls"):
+            setattr(self._stats, path, getattr(self._stats, path) + after[path] - before.get(path, 0))
+        self._stats.rounds += 1
+        self._before = None
+
+    def _count(self, size: int) -> None:
+        self._stats.calls += 1
+        self._stats.bytes += size

@@ -1,0 +1,182 @@
+"""Gradients of PyTorch parameters that live in shared memory: GradientBucket(parameters=...)."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .bucket import BucketStats
+
+_ALIGNMENT = 64  # bytes, of every gradient
+
+
+@dataclass
+class Slot:
+    """The place of one parameter's gradient; `view` is the tensor that lies there."""
+
+    parameter: Any
+    view: Any
+
+
+class Placement:
+    """Shared memory for the gradients of `parameters`, in reverse order as backward makes them: one piece
+    per `bucket_bytes` and type. Public: slots, memories (SharedArray), layout (type, count)."""
+
+    def __init__(self, parameters: Iterable[Any], bucket_bytes: int) -> None:
+        self.memories: list[_core.SharedArray] = []
+        self.slots: list[Slot] = []
+        parameters = _usable(parameters)
+        for members in _partition(parameters, bucket_bytes):
+            self._place(members)
+        self.layout = [(str(slot.view.dtype), slot.view.numel()) for slot in self.slots]
+        self._by_address = {slot.view.data_ptr(): slot for slot in self.slots}
+        warn_if_ddp_reduces(parameters)
+
+    def take(self, tensor: Any, stats: BucketStats) -> bool:
+        """Whether `tensor` is the gradient of a placed parameter; it is in its place afterwards."""
+        slot = self._by_address.get(tensor.data_ptr()) if hasattr(tensor, "data_ptr") else None
+        if slot is not None and tensor.numel() == slot.view.numel():
+            return True
+        for slot in self.slots:
+            if slot.parameter.grad is tensor:
+                self._settle(slot, stats)
+                return True
+        return False
+
+    def collect(self, stats: BucketStats) -> None:
+        """Every gradient is in its place afterwards: copied there if it had left, zeros if it was None."""
+        for slot in self.slots:
+            if slot.parameter.grad is not slot.view:
+                self._settle(slot, stats)
+
+    def zero(self) -> None:
+        for memory in self.memories:
+            memory.zero()
+        for slot in self.slots:
+            if slot.parameter.grad is not slot.view:
+                slot.parameter.grad = slot.view
+
+    def _place(self, members: list[Any]) -> None:
+        import torch
+
+        dtype, steps = members[0].dtype, [_padded(parameter) for parameter in members]
+        memory = _core.SharedArray([sum(steps)], _core_name(dtype))
+        memory.zero()
+        flat, first = torch.from_dlpack(memory), 0
+        for parameter, step in zip(members, steps, strict=True):
+            view = flat[first : first + parameter.numel()].view(parameter.shape)
+            slot = Slot(parameter, view)
+            if parameter.grad is not None:
+                _copy(parameter.grad, view)
+            parameter.grad = view
+            self.slots.append(slot)
+            first += step
+        self.memories.append(memory)
+
+    @staticmethod
+    def _settle(slot: Slot, stats: BucketStats) -> None:
+        gradient = slot.parameter.grad
+        if gradient is None:
+            slot.view.zero_()
+        elif gradient.data_ptr() != slot.view.data_ptr():
+            _copy(gradient, slot.view)
+            stats.placed_anew += 1
+            stats.copied_bytes += slot.view.numel() * slot.view.element_size()
+        slot.parameter.grad = slot.view
+
+
+def _usable(parameters: Iterable[Any]) -> list[Any]:
+    """Those that get a gradient, each once, in reverse order."""
+    unique = list({id(parameter): parameter for parameter in parameters}.values())
+    for parameter in unique:
+        if not hasattr(parameter, "requires_grad"):
+            raise InvalidArgumentError(
+                f"GradientBucket(parameters=...): a {type(parameter).__name__} is no torch parameter; give "
+                "model.parameters()"
+            )
+        if parameter.device.type != "cpu":
+            raise InvalidArgumentError(
+                f"GradientBucket(parameters=...): a parameter lies on {parameter.device}; gradients are "
+                "placed in the host's memory. Keep the model on the CPU"
+            )
+    found = [parameter for parameter in unique if parameter.requires_grad and parameter.numel() > 0]
+    if not found:
+        raise InvalidArgumentError(
+            "GradientBucket(parameters=...): none of them requires a gradient. An iterator that was read "
+            "before is empty: give model.parameters() anew"
+        )
+    return found[::-1]
+
+
+def _partition(parameters: list[Any], bucket_bytes: int) -> list[list[Any]]:
+    """In order, each part of one type and not above bucket_bytes, but for single larger ones."""
+    parts: list[list[Any]] = []
+    open_parts: dict[Any, tuple[list[Any], int]] = {}
+    for parameter in parameters:
+        size = _padded(parameter) * parameter.element_size()
+        members, used = open_parts.get(parameter.dtype, ([], 0))
+        if not members or used + size > bucket_bytes:
+            members, used = [], 0
+            parts.append(members)
+        members.append(parameter)
+        open_parts[parameter.dtype] = (members, used + size)
+    return parts
+
+
+def _padded(parameter: Any) -> int:
+    """Elements of its place, a multiple of the alignment."""
+    step = _ALIGNMENT // parameter.element_size()
+    return -(-parameter.numel() // step) * step
+
+
+def _core_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _copy(gradient: Any, view: Any) -> None:
+    if gradient.layout != view.layout:
+        raise InvalidArgumentError(
+            "GradientBucket: a sparse gradient cannot be placed; use a dense one (Embedding(sparse=False))"
+        )
+    if gradient.dtype != view.dtype or gradient.device != view.device:
+        raise InvalidArgumentError(
+            f"GradientBucket: a gradient was placed as {view.dtype} on {view.device}, and is now "
+            f"{gradient.dtype} on {gradient.device}; make the bucket after model.to(...)"
+        )
+    view.copy_(gradient.detach())
+
+
+_warned = False
+
+
+def warn_if_ddp_reduces(tensors: Iterable[Any]) -> None:
+    """Warns, once, where DistributedDataParallel averages the gradients of these parameters, or these
+    gradients, already."""
+    global _warned
+    torch = sys.modules.get("torch")
+    if (
+        torch is None
+        or _warned
+        or not torch.distributed.is_available()
+        or not torch.distributed.is_initialized()
+    ):
+        return
+    ddp = torch.nn.parallel.DistributedDataParallel
+    mine = {id(tensor) for tensor in tensors}
+    for module in [candidate for candidate in gc.get_objects() if type(candidate) is ddp]:
+        if any(id(p) in mine or id(p.grad) in mine for p in module.parameters()):
+            _warned = True
+            warnings.warn(
+                "DistributedDataParallel reduces the gradients of these parameters during backward; reducing "
+                "them again gives wrong steps. Use one of the two.",
+                stacklevel=4,
+            )
+            return
