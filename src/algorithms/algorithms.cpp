@@ -11,6 +11,7 @@ constexpr std::array kAlgorithms = {
     Algorithm{"one_shot", Collective::kAllReduce, all_reduce_one_shot},
     Algorithm{"direct", Collective::kAllReduce, all_reduce_direct},
     Algorithm{"two_shot", Collective::kAllReduce, all_reduce_two_shot},
+    Algorithm{"read", Collective::kAllReduce, all_reduce_read},
     Algorithm{"ring", Collective::kAllReduce, all_reduce_ring},
     Algorithm{"tree", Collective::kAllReduce, all_reduce_tree},
     Algorithm{"one_shot", Collective::kBroadcast, broadcast_one_shot},

@@ -24,6 +24,7 @@ Plan barrier_arrival();
 Plan all_reduce_one_shot();
 Plan all_reduce_direct();
 Plan all_reduce_two_shot();
+Plan all_reduce_read();
 Plan all_reduce_ring();
 Plan all_reduce_tree();
 Plan broadcast_one_shot();

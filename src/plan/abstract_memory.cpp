@@ -52,8 +52,9 @@ std::optional<Conflict> AbstractMemory::read(uint64_t begin, uint64_t end, const
   cut(end);
   for (auto segment = cut(begin); segment != segments_.end() && segment->first < end; ++segment) {
     auto& [first, state] = *segment;
-    if (state.writer && !is_before(*state.writer, clocks))
+    if (state.writer && !is_before(*state.writer, clocks)) {
       return Conflict{*state.writer, true, first, state.end};
+    }
     const auto mine = std::ranges::find(state.readers, access.rank, &Access::rank);
     if (mine == state.readers.end()) {
       state.readers.push_back(access);
@@ -72,8 +73,9 @@ std::optional<Conflict> AbstractMemory::write(uint64_t begin, const Piece& piece
   const auto target = cut(begin);
   for (auto segment = target; segment != last; ++segment) {
     const auto& [first, state] = *segment;
-    if (state.writer && !is_before(*state.writer, clocks))
+    if (state.writer && !is_before(*state.writer, clocks)) {
       return Conflict{*state.writer, true, first, state.end};
+    }
     for (const Access& reader : state.readers) {
       if (!is_before(reader, clocks)) return Conflict{reader, false, first, state.end};
     }

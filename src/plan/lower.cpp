@@ -68,6 +68,7 @@ class Lowering {
     program_.eager = plan_.eager;
     program_.reads_peer_input = plan_.reads_peer_input;
     program_.reads_only_root_input = plan_.reads_only_root_input;
+    program_.reads_peer_output = plan_.reads_peer_output;
     program_.writes_peer_output = plan_.writes_peer_output;
     program_.rank_ordered = plan_.rank_ordered;
     place_scratch();

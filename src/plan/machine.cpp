@@ -41,8 +41,8 @@ Status Machine::prepare() {
   }
   const size_t first_scratch = memories_.size();
   for (int r = 0; r < n_; ++r) {
-    for (int slot = 0; slot <= kEagerDepth; ++slot)
-      memories_.emplace_back(slot == 0 ? scratch_bytes : slot_bytes);
+    memories_.emplace_back(scratch_bytes);
+    for (int slot = 0; slot < kEagerDepth; ++slot) memories_.emplace_back(slot_bytes);
   }
   for (size_t c = 0; c < calls_.size(); ++c) {
     CallState& state = calls_[c];
@@ -164,8 +164,9 @@ bool Machine::enter(int r) {
 bool Machine::leave(int r) {
   RankState& state = ranks_[r];
   CallState& call = calls_[state.call];
-  if (call.arrivals[r].empty())
+  if (call.arrivals[r].empty()) {
     return fail(fmt::format("rank {} left call {} without arriving", r, state.call));
+  }
   if (!check_output(r) || !check_input(r) || !check_barrier(r)) return false;
   for (const Window& window : {call.input[r], call.output[r]}) {
     if (window.memory->size() == 0) continue;

@@ -128,7 +128,10 @@ struct Plan {
   bool eager = false;
   bool reads_peer_input = false;       // needs every rank's input in memory that its peers see
   bool reads_only_root_input = false;  // of the former: only the root's
+  bool reads_peer_output = false;      // copies from peers' outputs, which may be private (see below)
   bool writes_peer_output = false;     // needs every rank's output there
+  // Where a plan writes no peer's output, "memory that its peers see" may also be private memory that the
+  // kernel lets peers read (process_vm_readv).
   // Every result is one reduction of n inputs in the order of ranks. Otherwise partial results are
   // reduced further, so an average has to be divided at the end.
   bool rank_ordered = true;

@@ -142,6 +142,7 @@ std::string print(const Plan& plan) {
   if (plan.reads_peer_input) {
     text += plan.reads_only_root_input ? "  peers see the root's input\n" : "  peers see all inputs\n";
   }
+  if (plan.reads_peer_output) text += "  peers read all outputs\n";
   if (plan.writes_peer_output) text += "  peers see all outputs\n";
   if (!plan.rank_ordered) text += "  reduces partial results, not in the order of ranks\n";
   for (const Loop& loop : plan.loops) {

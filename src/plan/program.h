@@ -71,6 +71,7 @@ struct Program {
   bool eager = false;
   bool reads_peer_input = false;
   bool reads_only_root_input = false;
+  bool reads_peer_output = false;
   bool writes_peer_output = false;
   bool rank_ordered = true;  // false: sources of kReduce may be partial results
 };

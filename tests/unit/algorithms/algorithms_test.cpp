@@ -32,7 +32,7 @@ TEST(Algorithms, UnknownNamesAreNotFound) {
 TEST(Algorithms, DeclaredUseOfPeersMemoryIsTheActualUse) {
   for (const Algorithm& algorithm : algorithms()) {
     const Plan& plan = *find_plan(algorithm.collective, algorithm.name);
-    bool reads = false, writes = false, only_root = true;
+    bool reads = false, reads_output = false, writes = false, only_root = true;
     for (int rank = 0; rank < 4; ++rank) {
       const auto program = lower(plan, {.rank = rank, .world_size = 4, .root = 2, .count = 1000});
       ASSERT_TRUE(program.ok()) << program.status().message();
@@ -40,13 +40,15 @@ TEST(Algorithms, DeclaredUseOfPeersMemoryIsTheActualUse) {
         for (int k = 0; k < i.destinations + i.sources; ++k) {
           const Operand& operand = program.value().operands[i.first + k];
           if (operand.owner == rank || operand.space == Space::kScratch) continue;
-          (k < i.destinations ? writes : reads) = true;
-          EXPECT_EQ(operand.space, k < i.destinations ? Space::kOutput : Space::kInput);
+          const bool written = k < i.destinations;
+          if (written) EXPECT_EQ(operand.space, Space::kOutput);
+          (written ? writes : operand.space == Space::kOutput ? reads_output : reads) = true;
           only_root &= operand.owner == 2;
         }
       }
     }
     EXPECT_EQ(plan.reads_peer_input, reads) << plan.name;
+    EXPECT_EQ(plan.reads_peer_output, reads_output) << plan.name;
     EXPECT_EQ(plan.writes_peer_output, writes) << plan.name;
     EXPECT_EQ(plan.reads_only_root_input, reads && only_root) << plan.name;
   }

@@ -8,7 +8,7 @@
 namespace collective_ops {
 namespace {
 
-// A vector whose slices, or whose n blocks, have `bytes` together and `chunks` chunks of 1 KiB each.
+// A vector, or n blocks, of `bytes` in all; chunks of 1 KiB.
 Binding binding_of(const Plan& plan, int n, uint64_t bytes) {
   const bool blocks = plan.input == Layout::kConcatenated || plan.output == Layout::kConcatenated;
   return {.world_size = n, .element_size = 4, .count = bytes / 4 / (blocks ? n : 1), .chunk_bytes = 1024};
