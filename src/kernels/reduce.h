@@ -19,7 +19,7 @@ struct ReduceArguments {
   std::span<void* const> destinations;
   std::span<const void* const> sources;
   size_t count = 0;                 // elements
-  int divisor = 1;                  // of kAvg, at least 1: the number of ranks, also where fewer sources are given
+  int divisor = 1;                  // of kAvg, at least 1: the number of ranks, also with fewer sources
   const double* factors = nullptr;  // of kPreMulSum: one per source
 };
 
