@@ -20,7 +20,7 @@ TEST(Algorithms, RegistryNamesEveryPlanOnce) {
     EXPECT_EQ(plan->collective, algorithm.collective);
     EXPECT_EQ(find_plan(algorithm.collective, algorithm.name), plan) << "built once";
   }
-  EXPECT_EQ(seen.size(), 18u);
+  EXPECT_EQ(seen.size(), 19u);
 }
 
 TEST(Algorithms, UnknownNamesAreNotFound) {
@@ -41,7 +41,9 @@ TEST(Algorithms, DeclaredUseOfPeersMemoryIsTheActualUse) {
           const Operand& operand = program.value().operands[i.first + k];
           if (operand.owner == rank || operand.space == Space::kScratch) continue;
           const bool written = k < i.destinations;
-          if (written) EXPECT_EQ(operand.space, Space::kOutput);
+          if (written) {
+            EXPECT_EQ(operand.space, Space::kOutput);
+          }
           (written ? writes : operand.space == Space::kOutput ? reads_output : reads) = true;
           only_root &= operand.owner == 2;
         }

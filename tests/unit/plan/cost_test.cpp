@@ -29,6 +29,7 @@ TEST(Cost, BytesAreTheFormulas) {
     };
     EXPECT_EQ(bytes(Collective::kAllReduce, "direct"), 2 * n * s) << n;
     EXPECT_EQ(bytes(Collective::kAllReduce, "two_shot"), (5 * n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kAllReduce, "read"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kAllReduce, "one_shot"), (n * n + 3 * n) * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "direct"), 2 * (n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "one_shot"), 2 * n * s) << n;
@@ -58,6 +59,7 @@ TEST(Cost, RoundsAreTheSynchronisationsOneAfterTheOther) {
   EXPECT_EQ(cost_of(Collective::kBarrier, "arrival", n, 0).rounds, 1u);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "one_shot", n, one_chunk).rounds, 1u);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "direct", n, one_chunk).rounds, 2u);
+  EXPECT_EQ(cost_of(Collective::kAllReduce, "read", n, three_chunks).rounds, 3u);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "two_shot", n, one_chunk).rounds, 3u);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "two_shot", n, three_chunks).rounds, 5u);
   EXPECT_EQ(cost_of(Collective::kReduceScatter, "staged", n, three_chunks).rounds, 4u);
