@@ -157,12 +157,13 @@ def last_lines(log: Path) -> bytes:
 class LiveOutput(threading.Thread):
     """Copies what some ranks print to the terminal while they run.
 
-    A traceback is held back for a while: where a rank's failure follows, it is dropped, since the launcher
-    then shows the first failing rank's error alone (the logs keep everything).
+    A traceback is held back for a while, longer where it speaks of another rank: where a failure follows, it
+    is dropped, since the launcher then shows the first failing rank's error alone (the logs keep everything).
     """
 
     PERIOD = 0.05
     HOLD = 3.0
+    HOLD_CONSEQUENCE = 60.0  # a process may take long to end, with many of them on few cores
 
     def __init__(self, logs: dict[int, Path], failed: threading.Event) -> None:
         super().__init__(name="live output", daemon=True)
@@ -182,7 +183,7 @@ class LiveOutput(threading.Thread):
 
     def _copy(self, *, final: bool) -> None:
         for follower in self._followers:
-            data = follower.read(time.monotonic(), self.HOLD, final=final)
+            data = follower.read(time.monotonic(), final=final)
             if data:
                 with contextlib.suppress(BrokenPipeError, ValueError):
                     sys.stdout.buffer.write(data)
@@ -205,7 +206,7 @@ class _Follower:
         self._held_since: float | None = None
         self._line_start = True
 
-    def read(self, now: float, hold: float, *, final: bool) -> bytes:
+    def read(self, now: float, *, final: bool) -> bytes:
         if self._file is None:
             try:
                 self._file = open(self._path, "rb")  # noqa: SIM115 - stays open while the rank runs
@@ -214,13 +215,13 @@ class _Follower:
         self._held += self._file.read()
         if not self._held:
             return b""
-        cut = len(self._held) if final else self._releasable(now, hold)
+        cut = len(self._held) if final else self._releasable(now)
         data, self._held = self._held[:cut], self._held[cut:]
         if data:
             self._line_start = data.endswith((b"\n", b"\r"))
         return self._prefixed(data)
 
-    def _releasable(self, now: float, hold: float) -> int:
+    def _releasable(self, now: float) -> int:
         """How many of the held bytes may be shown now."""
         begin = (
             0
@@ -230,6 +231,8 @@ class _Follower:
         has_traceback = begin > 0 or (self._line_start and self._held.startswith(TRACEBACK))
         if has_traceback:
             self._held_since = self._held_since or now
+            speaks_of_others = _CONSEQUENCE.search(self._held) or b"collective_ops.errors." in self._held
+            hold = LiveOutput.HOLD_CONSEQUENCE if speaks_of_others else LiveOutput.HOLD
             if now - self._held_since < hold:
                 return begin
         self._held_since = None

@@ -325,16 +325,9 @@ def _report(plan: LaunchPlan, ranks: dict[int, RankState], signal_number: int, p
     print(f"collective-ops run: rank {failed} of {plan.world_size} {how}; {what}", file=sys.stderr)
     if tail and not already_shown:
         print(tail.decode(errors="replace"), file=sys.stderr)
-    early = [
-        rank
-        for rank, state in ranks.items()
-        if state.exit_code == 0 and (state.ended or 0) < (ranks[failed].ended or 0)
-    ]
-    if early:
-        print(
-            f"before that, rank {', '.join(map(str, sorted(early)))} had ended without an error",
-            file=sys.stderr,
-        )
+    ended = sorted(rank for rank, state in ranks.items() if state.exit_code == 0)
+    if ended:
+        print(f"rank {', '.join(map(str, ended))} ended without an error", file=sys.stderr)
     print(f"collective-ops run: the other ranks were stopped; {logs}", file=sys.stderr)
     return 128 - code if code < 0 else code
 
@@ -346,7 +339,7 @@ def _merge_trace(plan: LaunchPlan) -> None:
     try:
         from collective_ops import trace
 
-        merged = trace.merge_job(plan.job_id)
+        merged = trace.merge_job(f"id {plan.job_id}")  # how the core calls a job that was given a name
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"collective-ops run: the trace was not merged: {error}", file=sys.stderr)
         return

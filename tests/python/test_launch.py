@@ -301,13 +301,51 @@ raise RuntimeError("peer_lost: rank 1 has gone")
         assert wait_until(lambda: len(children.read_text().split()) == 1)  # rank 1 has ended and was reaped
         (tmp_path / "go").touch()
         errors = job.communicate(timeout=LAUNCH_SECONDS)[1]
-    assert "before that, rank 1 had ended without an error" in errors
+    assert "rank 1 ended without an error" in errors
 
 
 def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
     done = run(tmp_path, "--nproc_per_node", "2", "no-such-program")
     assert done.returncode == 127
     assert "cannot start no-such-program: No such file" in done.stderr
+
+
+def test_the_trace_of_a_killed_job_is_merged(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+from collective_ops import allreduce, init_hccl
+init_hccl()
+numbers = memoryview(bytearray(4000)).cast("f")
+for _ in range(7): allreduce(numbers)
+if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+allreduce(numbers)
+""",
+    )
+    done = run(tmp_path, "--nproc_per_node", "3", name, COLLECTIVE_OPS_TRACE="1")
+    assert done.returncode == 137
+    assert "rank 1 of 3 was ended by SIGKILL" in done.stderr
+    assert "merged into comm_trace.json" in done.stderr
+    events = json.loads((tmp_path / "comm_trace.json").read_text())["traceEvents"]
+    assert sum("all_reduce" in event.get("name", "") for event in events) >= 3 * 7
+
+
+def test_a_lost_peer_is_no_first_failure(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+from collective_ops import allreduce, init_hccl
+init_hccl()
+numbers = memoryview(bytearray(4000)).cast("f")
+allreduce(numbers)
+if rank == 2: raise ValueError("a bad batch")
+allreduce(numbers)
+""",
+    )
+    done = run(tmp_path, "--nproc_per_node", "3", name)
+    assert done.returncode == 1
+    assert "rank 2 of 3 failed with exit code 1" in done.stderr and "ValueError: a bad batch" in done.stderr
+    assert "PeerLostError" not in done.stdout + done.stderr
 
 
 STUBBORN = """
