@@ -76,6 +76,7 @@ struct Counters {
   uint64_t inline_calls = 0;
   uint64_t staged_calls = 0;
   uint64_t direct_calls = 0;
+  uint64_t read_calls = 0;
   uint64_t copied_bytes = 0;  // by this rank, into or out of staging memory
 };
 

@@ -17,7 +17,7 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"MASTER_PORT", "", "set by torchrun"},
     EnvironmentVariable{"COLLECTIVE_OPS_TRACE", "0", "1: record every call and leave comm_trace.json"},
     EnvironmentVariable{"COLLECTIVE_OPS_TRACE_DIR", "", "where trace files go (default: the working directory)"},
-    EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto", "auto, staged or direct: forces a data path, for tests"},
+    EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto", "auto, staged, direct or read: forces a data path, for tests"},
     EnvironmentVariable{"COLLECTIVE_OPS_ALGORITHM", "auto",
                         "auto, direct, one_shot, two_shot, ring or tree: forces an algorithm, for tests"},
     EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120", "seconds to wait for the other ranks at start (1 to 7200)"},

@@ -80,6 +80,7 @@ Communicator::Communicator(std::unique_ptr<Parts> parts) : parts_(std::move(part
 Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions& options) {
   auto settings = settings_of(options);
   if (!settings.ok()) return settings.status();
+  settings->probe_reading = true;
   auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); });
   if (!host.ok()) return host.status();
   auto parts = std::make_unique<Parts>();

@@ -9,6 +9,10 @@ namespace {
 // A counter's value: the call in the upper bits, so that a rank that is further always counts as there.
 uint64_t progress_value(uint64_t sequence, uint64_t step) { return sequence << 24 | step; }
 
+// Large enough that a system call is cheap beside its copy; n of them fit the cache. Elements are not split:
+// every type's size divides it.
+constexpr size_t kRemotePiece = 64 << 10;
+
 }  // namespace
 
 struct Executor::Frame {
@@ -21,20 +25,21 @@ struct Executor::Frame {
   uint64_t chunks = 0;
 };
 
-Executor::Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallAnnouncer& announcer)
-    : shared_(memory), rank_(rank), waiter_(waiter), announcer_(announcer) {
+Executor::Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host)
+    : shared_(memory), rank_(rank), waiter_(waiter), host_(host) {
   destinations_.reserve(static_cast<size_t>(memory.world_size()));
   sources_.reserve(static_cast<size_t>(memory.world_size()));
 }
 
 Executor::Piece Executor::piece_of(const Operand& operand, const Frame& frame, uint64_t chunk) {
   std::byte* base = frame.memory.base(operand.space, operand.owner) + operand.base;
-  if (!frame.looping) return {base, operand.length};
+  const bool remote = operand.space != Space::kScratch && frame.memory.remote[operand.owner] != 0;
+  if (!frame.looping) return {base, operand.length, remote};
   const uint64_t chunk_bytes = frame.program.chunk_bytes;
   const uint64_t begin = chunk * chunk_bytes;
   const uint64_t length = begin >= operand.length ? 0 : std::min(operand.length - begin, chunk_bytes);
   base += operand.ring > 0 ? (chunk % operand.ring) * operand.ring_stride : begin;
-  return {base, length};
+  return {base, length, remote};
 }
 
 bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence) {
@@ -70,10 +75,10 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
   const bool lagging = frame.iteration < instruction.lag;
   switch (instruction.kind) {
     case Kind::kArrive:
-      announcer_.arrive();
+      host_.arrive();
       return true;
     case Kind::kAwait:
-      return announcer_.await(instruction.peer);
+      return host_.await(instruction.peer);
     case Kind::kSignal: {
       const uint64_t step = instruction.step + frame.iteration * instruction.step_stride;
       waiter_.raise(shared_.state(rank_).progress, progress_value(frame.sequence, step));
@@ -93,12 +98,10 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
   switch (instruction.kind) {
     case Kind::kCopy:
       keep_sends_of(piece);
-      copy(instruction, frame);
-      return true;
+      return copy(instruction, frame);
     case Kind::kReduce:
       keep_sends_of(piece);
-      reduce(instruction, frame);
-      return true;
+      return reduce(instruction, frame);
     case Kind::kSend:
       if (piece.bytes > 0) sends_.push_back({instruction.peer, piece.data, piece.bytes, {}});
       push_sends();
@@ -111,28 +114,63 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
   }
 }
 
-void Executor::copy(const Instruction& instruction, Frame& frame) {
+bool Executor::copy(const Instruction& instruction, Frame& frame) {
   const uint64_t chunk = frame.iteration - instruction.lag;
+  const Operand& source = frame.program.operands[instruction.first + 1];
   const Piece to = piece_of(frame.program.operands[instruction.first], frame, chunk);
-  const Piece from = piece_of(frame.program.operands[instruction.first + 1], frame, chunk);
+  const Piece from = piece_of(source, frame, chunk);
+  if (from.remote) return host_.read_peer(source.owner, from.data, to.data, to.bytes);
   if (to.data != from.data && to.bytes > 0) std::memcpy(to.data, from.data, to.bytes);
+  return true;
 }
 
-void Executor::reduce(const Instruction& instruction, Frame& frame) {
+bool Executor::reduce(const Instruction& instruction, Frame& frame) {
   const uint64_t chunk = frame.iteration - instruction.lag;
   const Operand* operand = &frame.program.operands[instruction.first];
   const size_t bytes = piece_of(*operand, frame, chunk).bytes;
-  if (bytes == 0) return;
+  if (bytes == 0) return true;
   destinations_.clear();
   sources_.clear();
+  bool remote = false;
   for (int i = 0; i < instruction.destinations; ++i) {
     destinations_.push_back(piece_of(*operand++, frame, chunk).data);
   }
-  for (int i = 0; i < instruction.sources; ++i) sources_.push_back(piece_of(*operand++, frame, chunk).data);
+  for (int i = 0; i < instruction.sources; ++i) {
+    const Piece piece = piece_of(*operand++, frame, chunk);
+    sources_.push_back(piece.data);
+    remote |= piece.remote;
+  }
+  if (remote) return reduce_remote(instruction, frame, bytes);
   frame.kernel.reduce({.destinations = destinations_,
                        .sources = sources_,
                        .count = bytes / frame.kernel.element_size,
                        .divisor = frame.kernel.divisor});
+  return true;
+}
+
+// In pieces that stay in the cache, so that what was read of the peers is not written to memory.
+bool Executor::reduce_remote(const Instruction& instruction, Frame& frame, size_t bytes) {
+  const Operand* sources = &frame.program.operands[instruction.first + instruction.destinations];
+  landing_.resize(kRemotePiece * instruction.sources);
+  std::vector<void*> to = destinations_;
+  std::vector<const void*> from = sources_;
+  for (size_t at = 0; at < bytes; at += kRemotePiece) {
+    const size_t piece = std::min(kRemotePiece, bytes - at);
+    for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<std::byte*>(destinations_[i]) + at;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto* source = static_cast<const std::byte*>(sources_[i]) + at;
+      from[i] = source;
+      if (frame.memory.remote[sources[i].owner] == 0) continue;
+      std::byte* landing = landing_.data() + i * kRemotePiece;
+      if (!host_.read_peer(sources[i].owner, source, landing, piece)) return false;
+      from[i] = landing;
+    }
+    frame.kernel.reduce({.destinations = to,
+                         .sources = from,
+                         .count = piece / frame.kernel.element_size,
+                         .divisor = frame.kernel.divisor});
+  }
+  return true;
 }
 
 shm::Channel Executor::channel(int from, int to) const {

@@ -15,21 +15,24 @@
 
 namespace collective_ops {
 
-// Checks the line of a peer that has arrived, and announces this rank's own call.
-class CallAnnouncer {
+// What a program asks of the group that runs it.
+class CallHost {
  public:
-  virtual ~CallAnnouncer() = default;
+  virtual ~CallHost() = default;
   virtual void arrive() = 0;
-  virtual bool await(int peer) = 0;  // false: failed, see the waiter's status
+  virtual bool await(int peer) = 0;  // and compares its call; false: failed, see the waiter's status
+  virtual bool read_peer(int peer, const std::byte* from, std::byte* to, size_t bytes) = 0;  // false: failed
 };
 
 // Where each rank's spaces lie, as far as a program looks. Scratch is one of a few fixed tables.
 struct CallMemory {
   std::vector<std::byte*> input;
   std::vector<std::byte*> output;
+  // 1: those two are addresses in the peer's process, to be read through the kernel.
+  std::vector<uint8_t> remote;
   const std::vector<std::byte*>* scratch = nullptr;
 
-  explicit CallMemory(int world_size) : input(static_cast<size_t>(world_size)), output(static_cast<size_t>(world_size)) {}
+  explicit CallMemory(size_t ranks) : input(ranks), output(ranks), remote(ranks) {}
   std::byte* base(Space space, size_t rank) const {
     return space == Space::kInput ? input[rank] : space == Space::kOutput ? output[rank] : (*scratch)[rank];
   }
@@ -43,7 +46,7 @@ struct CallKernel {
 
 class Executor {
  public:
-  Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallAnnouncer& announcer);
+  Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host);
 
   // False on failure; the waiter's status says why.
   bool run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence);
@@ -53,6 +56,7 @@ class Executor {
   struct Piece {
     std::byte* data;
     size_t bytes;
+    bool remote = false;
   };
   struct PendingSend {
     int peer;
@@ -62,8 +66,9 @@ class Executor {
   };
 
   bool execute(const Instruction& instruction, Frame& frame);
-  void copy(const Instruction& instruction, Frame& frame);
-  void reduce(const Instruction& instruction, Frame& frame);
+  bool copy(const Instruction& instruction, Frame& frame);
+  bool reduce(const Instruction& instruction, Frame& frame);
+  bool reduce_remote(const Instruction& instruction, Frame& frame, size_t bytes);
   bool receive(Piece piece, int peer);
   bool flush_sends();
   void keep_sends_of(Piece piece);
@@ -74,10 +79,11 @@ class Executor {
   shm::GroupMemory shared_;
   int rank_;
   shm::Waiter& waiter_;
-  CallAnnouncer& announcer_;
+  CallHost& host_;
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;
   std::vector<PendingSend> sends_;
+  std::vector<std::byte> landing_;  // pieces of peers' private memory on their way into a reduction
 };
 
 }  // namespace collective_ops

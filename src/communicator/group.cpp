@@ -1,11 +1,23 @@
 #include "communicator/group.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include "base/clock.h"
 #include "communicator/failure_text.h"
 
 namespace collective_ops {
+
+namespace {
+
+// Peers publish what to read as soon as they have joined.
+constexpr int64_t kProbeNs = 1'000'000'000;
+
+bool reads_input(const Program& program, int peer, int root) {
+  return program.reads_peer_input && (!program.reads_only_root_input || peer == root);
+}
+
+}  // namespace
 
 // What the proof of the plans assumes, and what is there.
 static_assert(shm::kEagerDepth == kEagerDepth);
@@ -18,7 +30,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       waiter_(memory, settings.rank, memory.world_size() > settings.cores, *this),
       executor_(memory, settings.rank, waiter_, *this),
       cache_(settings.rank, memory.world_size(), settings.forced),
-      addresses_(memory.world_size()) {
+      addresses_(static_cast<size_t>(memory.world_size())) {
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < kEagerDepth; ++slot) {
@@ -26,6 +38,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       eager_slots_[slot].push_back(memory_.eager(rank, slot));
     }
   }
+  probe_reading();
 }
 
 Status Group::run(const Call& call, int64_t issued_ns) {
@@ -96,19 +109,28 @@ bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
 // Larger calls: all ranks announce where their buffers lie, and with that agree on the data path.
 bool Group::run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used) {
   if (!await_slot() || !announce_memory(prepared, call) || !await_all()) return false;
-  const bool direct = prepared.direct && all_reachable(prepared.direct->program, call.root);
-  if (!direct && settings_.forced.path == PathChoice::kDirect && prepared.direct) {
+  used = pick_path(prepared, call.root);
+  if (used == nullptr) {
     return fail({ErrorCode::kInvalidArgument,
-                 "COLLECTIVE_OPS_PATH=direct, but not every rank's buffer is in shared memory: take it from "
-                 "collective_ops.empty(), or unset the variable"});
+                 "COLLECTIVE_OPS_PATH: not every rank's buffer can be reached that way; for direct, take buffers from "
+                 "collective_ops.empty(); for read, the kernel must allow process_vm_readv between the ranks"});
   }
-  used = direct ? &*prepared.direct : &*prepared.staged;
-  path_ = direct ? TracePath::kDirect : TracePath::kStaged;
   addresses_.scratch = &staging_;
   addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
   addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
-  if (direct && !reach_peers(prepared, used->program, call.root)) return false;
+  if (path_ != TracePath::kStaged && !reach_peers(prepared, used->program, call.root)) return false;
   return executor_.run(used->program, addresses_, used->kernel, sequence_) && divide(*used, call);
+}
+
+// Every rank evaluates this on the same lines and states, so all come to the same answer.
+const PreparedProgram* Group::pick_path(const PreparedCall& prepared, int root) {
+  path_ = TracePath::kDirect;
+  if (prepared.direct && all_reachable(prepared.direct->program, root)) return &*prepared.direct;
+  path_ = TracePath::kRead;
+  if (prepared.read && all_readable()) return &*prepared.read;
+  path_ = TracePath::kStaged;
+  const PathChoice forced = settings_.forced.path;
+  return forced == PathChoice::kDirect || forced == PathChoice::kRead ? nullptr : &*prepared.staged;
 }
 
 // Plans that reduce partial results again cannot divide on the way.
@@ -125,7 +147,7 @@ bool Group::divide(const PreparedProgram& used, const Call& call) {
 
 bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
   shm::MemoryRef input, output;
-  if (prepared.direct) {
+  if (prepared.direct || prepared.read) {
     auto shared = peers_->share(call.send, prepared.input_bytes);
     if (!shared.ok()) return fail(shared.status());
     input = output = *shared;
@@ -137,18 +159,27 @@ bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
   }
   shm::Line& line = memory_.line(rank_, sequence_);
   line.input_segment = input.segment;
-  line.memory = {input.offset, output.offset, output.segment};
+  line.memory.output_segment = output.segment;
+  line.memory.input_offset = input.offset;
+  line.memory.output_offset = output.offset;
+  line.memory.input_address = reinterpret_cast<uint64_t>(call.send);
+  line.memory.output_address = reinterpret_cast<uint64_t>(call.recv);
   arrive();
   return true;
 }
 
-// Every rank evaluates this on the same lines, so all come to the same answer.
 bool Group::all_reachable(const Program& program, int root) const {
   for (int peer = 0; peer < world_size(); ++peer) {
     const shm::Line& line = memory_.line(peer, sequence_);
-    const bool read = program.reads_peer_input && (!program.reads_only_root_input || peer == root);
-    if (read && line.input_segment == 0) return false;
+    if (reads_input(program, peer, root) && line.input_segment == 0) return false;
     if (program.writes_peer_output && line.memory.output_segment == 0) return false;
+  }
+  return true;
+}
+
+bool Group::all_readable() const {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (memory_.state(peer).reads_peers.load(std::memory_order_relaxed) != shm::kReads) return false;
   }
   return true;
 }
@@ -156,21 +187,53 @@ bool Group::all_reachable(const Program& program, int root) const {
 bool Group::reach_peers(const PreparedCall& prepared, const Program& program, int root) {
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_) continue;
-    const bool read = program.reads_peer_input && (!program.reads_only_root_input || peer == root);
-    if (read && !reach(peer, true, prepared.input_bytes)) return false;
-    if (program.writes_peer_output && !reach(peer, false, prepared.output_bytes)) return false;
+    addresses_.remote[static_cast<size_t>(peer)] = path_ == TracePath::kRead;
+    const bool output = program.reads_peer_output || program.writes_peer_output;
+    if (reads_input(program, peer, root) && !reach(peer, true, prepared.input_bytes)) return false;
+    if (output && !reach(peer, false, prepared.output_bytes)) return false;
   }
   return true;
 }
 
 bool Group::reach(int peer, bool input, size_t bytes) {
   const shm::Line& line = memory_.line(peer, sequence_);
-  const shm::MemoryRef place = input ? shm::MemoryRef{line.input_segment, line.memory.input_offset}
-                                     : shm::MemoryRef{line.memory.output_segment, line.memory.output_offset};
-  auto address = peers_->reach(peer, place, bytes, waiter_.deadline_ns(), [&] { return check_peers(peer); });
+  std::byte*& place = (input ? addresses_.input : addresses_.output)[static_cast<size_t>(peer)];
+  if (path_ == TracePath::kRead) {
+    place = reinterpret_cast<std::byte*>(input ? line.memory.input_address : line.memory.output_address);
+    return true;
+  }
+  const shm::MemoryRef shared = input ? shm::MemoryRef{line.input_segment, line.memory.input_offset}
+                                      : shm::MemoryRef{line.memory.output_segment, line.memory.output_offset};
+  auto address = peers_->reach(peer, shared, bytes, waiter_.deadline_ns(), [&] { return check_peers(peer); });
   if (!address.ok()) return fail(address.status());
-  (input ? addresses_.input : addresses_.output)[static_cast<size_t>(peer)] = *address;
+  place = *address;
   return true;
+}
+
+bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t bytes) {
+  Status status = peers_->read(peer, from, to, bytes);
+  return status.ok() || fail(std::move(status));
+}
+
+// Whether ranks may read each other's memory is found by trying, once, in both directions.
+void Group::probe_reading() {
+  static const uint64_t probe = shm::kProbe;
+  shm::RankState& mine = memory_.state(rank_);
+  mine.probe.store(reinterpret_cast<uint64_t>(&probe), std::memory_order_release);
+  bool reads = settings_.probe_reading && world_size() > 1;
+  const int64_t stop = monotonic_ns() + kProbeNs;
+  for (int peer = 0; peer < world_size() && reads; ++peer) {
+    if (peer == rank_) continue;
+    uint64_t address = 0;
+    while ((address = memory_.state(peer).probe.load(std::memory_order_acquire)) == 0 && monotonic_ns() < stop) {
+      sched_yield();
+    }
+    uint64_t seen = 0;
+    reads = address != 0 && peers_->can_read(peer, reinterpret_cast<const std::byte*>(address),
+                                             reinterpret_cast<std::byte*>(&seen), sizeof(seen)) &&
+            seen == shm::kProbe;
+  }
+  mine.reads_peers.store(reads ? shm::kReads : shm::kReadsNot, std::memory_order_release);
 }
 
 // The line and eager slot of call s were last used by call s - kEagerDepth; a rank that has announced a
@@ -254,6 +317,7 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
   counters_.copied_bytes += used.copied_bytes;
   ++(path_ == TracePath::kInline ? counters_.inline_calls
      : path_ == TracePath::kDirect ? counters_.direct_calls
+     : path_ == TracePath::kRead   ? counters_.read_calls
                                    : counters_.staged_calls);
 }
 

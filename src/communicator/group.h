@@ -27,9 +27,10 @@ struct GroupSettings {
   int cores = 1;                              // that the ranks of this host share
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
+  bool probe_reading = false;  // try process_vm_readv; all ranks construct their group at the same time then
 };
 
-class Group final : private CallAnnouncer, private shm::WaitObserver {
+class Group final : private CallHost, private shm::WaitObserver {
  public:
   Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings);
 
@@ -49,6 +50,7 @@ class Group final : private CallAnnouncer, private shm::WaitObserver {
  private:
   void arrive() override;
   bool await(int peer) override;
+  bool read_peer(int peer, const std::byte* from, std::byte* to, size_t bytes) override;
   Status check_peers(int peer) override;
   Status timed_out(int peer) override;
 
@@ -58,6 +60,9 @@ class Group final : private CallAnnouncer, private shm::WaitObserver {
   bool run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used);
   bool divide(const PreparedProgram& used, const Call& call);
   bool announce_memory(const PreparedCall& prepared, const Call& call);
+  const PreparedProgram* pick_path(const PreparedCall& prepared, int root);
+  bool all_readable() const;
+  void probe_reading();
   bool all_reachable(const Program& program, int root) const;
   bool reach_peers(const PreparedCall& prepared, const Program& program, int root);
   bool reach(int peer, bool input, size_t bytes);

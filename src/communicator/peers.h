@@ -30,6 +30,11 @@ class Peers {
   // The address here of `bytes` that rank shared. `interrupted` ends the wait for a first mapping.
   virtual Result<std::byte*> reach(int rank, const shm::MemoryRef& reference, size_t bytes, int64_t deadline_ns,
                                    const std::function<Status()>& interrupted) = 0;
+
+  // Copies from an address in the peer's process; only where can_read() was agreed on.
+  virtual Status read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;
+  // Tries whether the kernel lets this process read `bytes` at an address of the peer.
+  virtual bool can_read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;
 };
 
 struct HostGroup;

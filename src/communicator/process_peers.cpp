@@ -1,6 +1,10 @@
 // Ranks that are processes of one host: buffers of the shared heap are mapped on first use.
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <vector>
+
+#include <sys/uio.h>
 
 #include <fmt/format.h>
 
@@ -57,6 +61,28 @@ class ProcessPeers final : public Peers {
                                 reference.offset, size));
     }
     return base + reference.offset;
+  }
+
+  Status read(int rank, const std::byte* from, std::byte* to, size_t bytes) override {
+    const pid_t pid = group_.peers[static_cast<size_t>(rank)].pid;
+    while (bytes > 0) {
+      const iovec local{to, bytes};
+      const iovec remote{const_cast<std::byte*>(from), bytes};
+      const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+      if (got <= 0) {
+        if (got < 0 && errno == EINTR) continue;
+        return Status(errno == ESRCH ? ErrorCode::kPeerLost : ErrorCode::kSystem,
+                      fmt::format("process_vm_readv of {} bytes from {}: {}", bytes, describe(rank),
+                                  got == 0 ? "nothing read" : std::strerror(errno)));
+      }
+      from += got;
+      to += got;
+      bytes -= static_cast<size_t>(got);
+    }
+    return {};
+  }
+  bool can_read(int rank, const std::byte* from, std::byte* to, size_t bytes) override {
+    return read(rank, from, to, bytes).ok();
   }
 
  private:

@@ -127,6 +127,11 @@ Result<PreparedCall> ProgramCache::make(const Call& call) const {
     if (!direct.ok()) return direct.status();
     prepared.direct = std::move(*direct);
   }
+  if (!names.read.empty()) {
+    auto read = lower_named(call, names.read);
+    if (!read.ok()) return read.status();
+    prepared.read = std::move(*read);
+  }
   return prepared;
 }
 
@@ -154,7 +159,11 @@ Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_
   auto program = lower(*plan, binding);
   if (!program.ok()) return program.status();
   if (!program->eager && program->scratch_bytes > shm::kScratchBytes) {
-    return Status(ErrorCode::kInternal, fmt::format("plan {} wants {} bytes of scratch", plan->name, program->scratch_bytes));
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{} of {} elements by \"{}\" needs {} bytes of staging memory, more than the {} there are: "
+                              "that algorithm is for hosts, and on one host only for small calls",
+                              name_of(call.collective), call.count, plan->name, program->scratch_bytes,
+                              shm::kScratchBytes));
   }
   PreparedProgram prepared;
   prepared.read_bytes.resize(static_cast<size_t>(world_size_));

@@ -34,6 +34,7 @@ struct PreparedCall {
   std::optional<PreparedProgram> eager;   // synchronised by arrival alone
   std::optional<PreparedProgram> staged;  // any memory
   std::optional<PreparedProgram> direct;  // memory that peers reach
+  std::optional<PreparedProgram> read;    // private memory that the kernel lets peers read
 };
 
 class ProgramCache {

@@ -1,4 +1,6 @@
 // Ranks that are threads of one process: every address is valid for all of them.
+#include <cstring>
+
 #include <fmt/format.h>
 
 #include "communicator/peers.h"
@@ -18,6 +20,11 @@ class ThreadPeers final : public Peers {
                            const std::function<Status()>&) override {
     return reinterpret_cast<std::byte*>(reference.offset);
   }
+  Status read(int, const std::byte* from, std::byte* to, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+  bool can_read(int, const std::byte*, std::byte*, size_t) override { return false; }  // never needed
 };
 
 }  // namespace

@@ -19,6 +19,9 @@ struct EagerLimit {
 constexpr std::array kAllReduceLimits = {EagerLimit{2, 32 << 10}, EagerLimit{4, 16 << 10}, EagerLimit{8, 8 << 10},
                                          EagerLimit{1 << 20, 2 << 10}};
 
+// From here on the two system calls a peer costs are cheaper than passing everything through staging memory.
+constexpr size_t kReadFrom = 512 << 10;
+
 size_t eager_limit(Collective collective, int world_size) {
   // In the others every byte is moved once whatever the plan: only the eager slot bounds them.
   if (collective != Collective::kAllReduce) return size_t{32} << 10;
@@ -40,9 +43,11 @@ Result<Forced> forced_by_environment() {
     forced.path = PathChoice::kStaged;
   } else if (path == "direct") {
     forced.path = PathChoice::kDirect;
+  } else if (path == "read") {
+    forced.path = PathChoice::kRead;
   } else if (path != "auto") {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("COLLECTIVE_OPS_PATH=\"{}\": expected auto, staged or direct", path));
+                  fmt::format("COLLECTIVE_OPS_PATH=\"{}\": expected auto, staged, direct or read", path));
   }
   const std::string algorithm = environment_text("COLLECTIVE_OPS_ALGORITHM");
   if (algorithm != "auto") forced.algorithm = algorithm;
@@ -54,13 +59,18 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
   if (!forced.algorithm.empty()) {
     const std::string_view name = forced.algorithm;
     if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
+    if (name == "read") return {.read = name, .staged = staged_plan(collective)};
     if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
     return {.staged = name};
   }
   PlanNames names;
   names.staged = staged_plan(collective);
-  if (forced.path != PathChoice::kStaged) names.direct = "direct";
-  if (forced.path != PathChoice::kDirect && bytes <= eager_limit(collective, world_size)) names.eager = "one_shot";
+  const bool automatic = forced.path == PathChoice::kAuto;
+  if (automatic || forced.path == PathChoice::kDirect) names.direct = "direct";
+  if ((automatic && bytes >= kReadFrom) || forced.path == PathChoice::kRead) {
+    names.read = collective == Collective::kAllReduce ? "read" : "direct";
+  }
+  if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size)) names.eager = "one_shot";
   return names;
 }
 

@@ -12,7 +12,7 @@
 
 namespace collective_ops {
 
-enum class PathChoice : uint8_t { kAuto, kStaged, kDirect };
+enum class PathChoice : uint8_t { kAuto, kStaged, kDirect, kRead };
 
 // What COLLECTIVE_OPS_PATH and COLLECTIVE_OPS_ALGORITHM force; must be equal on all ranks.
 struct Forced {
@@ -22,10 +22,12 @@ struct Forced {
 Result<Forced> forced_by_environment();
 
 // Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it alone is used.
-// Otherwise `direct` runs where every rank's memory can be reached by its peers, else `staged`.
+// Otherwise `direct` runs where every rank's memory can be reached by its peers, else `read` where the kernel
+// lets ranks read each other's private memory, else `staged`.
 struct PlanNames {
   std::string_view eager;
   std::string_view direct;
+  std::string_view read;
   std::string_view staged;
 };
 // `bytes`: of the vector, or of one rank's part (all_gather, reduce_scatter).

@@ -67,7 +67,9 @@ struct alignas(kCacheLine) Line {
   union {
     std::byte payload[kInlineBytes];
     struct {
-      uint64_t input_offset;
+      uint64_t input_address;  // in the rank's own process
+      uint64_t output_address;
+      uint64_t input_offset;   // in its segment
       uint64_t output_offset;
       uint32_t output_segment;
     } memory;
@@ -75,10 +77,16 @@ struct alignas(kCacheLine) Line {
 };
 static_assert(sizeof(Line) == kCacheLine);
 
+inline constexpr uint64_t kProbe = 0x434f50524f424531;
+inline constexpr uint32_t kReads = 1;
+inline constexpr uint32_t kReadsNot = 2;
+
 struct alignas(2 * kCacheLine) RankState {
   std::atomic<uint64_t> progress;  // sequence << 24 | step of this rank's call
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // peers that sleep on a word of this rank
   std::atomic<uint32_t> left;      // 1: has left the group in an orderly way
+  std::atomic<uint64_t> probe;     // address in this rank's process of kProbe, for peers to try to read; 0: not yet
+  std::atomic<uint32_t> reads_peers;  // kReads or kReadsNot: whether the kernel let this rank read all of them
   // For `collective-ops status`: what this rank did last.
   std::atomic<uint64_t> issued;    // calls begun
   std::atomic<uint64_t> finished;  // calls completed
