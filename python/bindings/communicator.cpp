@@ -1,4 +1,5 @@
 // src/communicator: a rank's end of its group, with Python's arrays in place of pointers.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -119,13 +120,28 @@ class PendingWork {
   PendingWork(std::shared_ptr<Work> work, Operands operands)
       : work_(std::move(work)), operands_(std::move(operands)) {}
 
+  // In slices: a signal must be noticed also while the group's own thread runs the call.
   void wait(py::handle timeout) {
     const auto limit = milliseconds_from(timeout);
-    const Status status = [&] {
-      const Wait released;
-      return work_->wait(limit);
-    }();
-    check(status);
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+      milliseconds slice = kSignalPeriod;
+      if (limit) {
+        const auto passed =
+            std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+        slice = std::clamp(*limit - passed, milliseconds(0), slice);
+      }
+      const Status status = [&] {
+        const Wait released;
+        return work_->wait(slice);
+      }();
+      if (work_->done()) {
+        check(work_->wait());
+        break;
+      }
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      if (slice < kSignalPeriod) check(status);
+    }
     if (operands_.recv) operands_.recv->unpack_if_needed();
   }
   bool done() const { return work_->done(); }

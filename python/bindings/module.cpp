@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <collective_ops/status.h>
 #include <collective_ops/types.h>
 
 #include "array.h"
@@ -34,6 +35,9 @@ PYBIND11_MODULE(_core, module) {
   module.attr("type_sizes") = sizes;  // bytes of an element
   module.attr("reduce_ops") =
       names<ReduceOp>(static_cast<int>(ReduceOp::kPreMulSum));  // its factor has no place in these calls
+  std::vector<std::string> codes = names<ErrorCode>(kErrorCodeCount);
+  codes.erase(codes.begin());  // ok
+  module.attr("error_codes") = codes;
   module.attr("collectives") = names<Collective>(kCollectiveCount);
   module.def(
       "kernel_target", [] { return std::string(supported_kernel_targets().front()); },
