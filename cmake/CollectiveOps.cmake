@@ -23,6 +23,8 @@ function(co_test name)
     target_link_libraries(${name}_test PRIVATE co_${dependency})
   endforeach()
   target_link_libraries(${name}_test PRIVATE ${ARG_LINK} GTest::gtest_main GTest::gmock)
+  # What is tested is optimised as it ships; the tests themselves only have to compile soon.
+  target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   set(properties TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LABELS)
     list(APPEND properties LABELS "${ARG_LABELS}")
