@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from .placement import Placement, warn_if_ddp_reduces
 
 # A bucket's first memory; it doubles up to the bucket's size, so that a small model takes little.
 _FIRST_BYTES = 1 << 20
+_TYPE_NUMBERS = {name: number for number, name in enumerate(_core.data_types)}
 
 
 @dataclass
@@ -90,8 +90,8 @@ class GradientBucket:
         self._open: dict[str, _Batch] = {}
         self._sent: list[_Batch] = []
         self._free: dict[str, list[_core.SharedArray]] = {}
-        self._layout: list[tuple[str, int]] = []
-        self._agreed_layout: list[tuple[str, int]] | None = None
+        self._layout = self._number = 0  # a hash of what was added in this round, and how many
+        self._placement_agreed = self._placement is None
         self._before: dict[str, int] | None = None  # counters at the begin of a round
 
     @property
@@ -107,7 +107,7 @@ class GradientBucket:
             return
         dtype, count, _ = _core.describe_array(tensor)
         self._begin_round()
-        self._layout.append((dtype, count))
+        self._note(dtype, count)
         self._stats.gradients += 1
         capacity = max(1, self._bucket_bytes // _core.type_sizes[dtype])
         if count > capacity:
@@ -166,7 +166,9 @@ class GradientBucket:
         placement = self._placement
         placement.collect(self._stats)
         self._stats.gradients += len(placement.slots)
-        self._layout += placement.layout
+        if not self._placement_agreed:
+            for dtype, count in placement.layout:
+                self._note(dtype, count)
         for memory in placement.memories:
             group.all_reduce(memory, self._op, None, False)
             self._count(memory.nbytes)
@@ -192,7 +194,7 @@ class GradientBucket:
         for batch in [*self._sent, *self._open.values()]:
             if batch.memory is not None:
                 self._free.setdefault(batch.memory.dtype, []).append(batch.memory)
-        self._sent, self._open, self._layout = [], {}, []
+        self._sent, self._open, self._layout, self._number = [], {}, 0, 0
 
     def _memory(self, dtype: str, count: int) -> _core.SharedArray:
         free = self._free.get(dtype)
@@ -210,15 +212,17 @@ class GradientBucket:
             self._overlap = (os.cpu_count() or 1) > group.world_size
         return self._overlap
 
-    def _check_layout(self, group: _core.Communicator) -> None:
-        """That all ranks have added the same: sums of other tensors than meant would be silently wrong.
+    def _note(self, dtype: str, count: int) -> None:
+        # Hashes of integers are the same in every process.
+        self._layout = hash((self._layout, _TYPE_NUMBERS[dtype], count))
+        self._number += 1
 
-        Asked when the layout is not that of the last round. Ranks that disagree on that make different
-        calls, which the core finds.
-        """
-        if self._layout == self._agreed_layout:
+    def _check_layout(self, group: _core.Communicator) -> None:
+        """That all ranks have added the same, in the same order: the core sees sizes of buckets alone, and
+        sums of other tensors than meant would be silently wrong. Placed gradients are asked for once."""
+        if self._number == 0:
             return
-        mine = array("q", [zlib.crc32(repr(self._layout).encode()), len(self._layout)])
+        mine = array("q", [self._layout, self._number])
         everyones = array("q", bytes(16 * group.world_size))
         group.all_gather(mine, everyones, None, False)
         odd = [r for r in range(group.world_size) if everyones[2 * r : 2 * r + 2] != everyones[:2]]
@@ -228,7 +232,7 @@ class GradientBucket:
                 f"GradientBucket: ranks {odd} have added other gradients than rank 0, or in another order "
                 f"(numbers of them: {counts}). Add the same on all ranks, those of unused parameters too"
             )
-        self._agreed_layout = self._layout
+        self._placement_agreed = True
 
     def _warn_once(self) -> None:
         if self._stats.rounds == 0:

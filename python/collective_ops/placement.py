@@ -36,7 +36,7 @@ class Placement:
         parameters = _usable(parameters)
         for members in _partition(parameters, bucket_bytes):
             self._place(members)
-        self.layout = [(str(slot.view.dtype), slot.view.numel()) for slot in self.slots]
+        self.layout = [(_core_name(slot.view.dtype), slot.view.numel()) for slot in self.slots]
         self._by_address = {slot.view.data_ptr(): slot for slot in self.slots}
         warn_if_ddp_reduces(parameters)
 
