@@ -49,20 +49,29 @@ struct Mailbox::Impl {
 
   // Everything that has arrived goes to `kept`. Never blocks.
   void collect() {
-    for (;;) {
-      Descriptor fd(::accept4(config.listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd.valid()) break;
-      const auto who = wire::credentials(fd.get());
-      if (!who || who->uid != ::getuid() || connections.size() >= kMaxSilent) continue;
-      connections.push_back({std::move(fd), *who, monotonic_ns() + kSilenceNs});
-    }
-    std::erase_if(connections, [this](Connection& connection) {
-      wire::Frame frame;
-      const auto received = wire::receive(connection.fd.get(), frame);
-      if (received == wire::Received::kNothing) return monotonic_ns() >= connection.silent_until_ns;
-      if (received == wire::Received::kFrame) keep(frame, connection.who.pid);
-      return true;
+    std::erase_if(connections, [this](const Connection& connection) {
+      return read_from(connection) || monotonic_ns() >= connection.silent_until_ns;
     });
+    for (;;) {
+      Connection connection{
+          Descriptor(::accept4(config.listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+          {},
+          monotonic_ns() + kSilenceNs};
+      if (!connection.fd.valid()) return;
+      const auto who = wire::credentials(connection.fd.get());
+      if (!who || who->uid != ::getuid()) continue;
+      connection.who = *who;
+      if (!read_from(connection) && connections.size() < kMaxSilent)
+        connections.push_back(std::move(connection));
+    }
+  }
+
+  // False while it says nothing yet.
+  bool read_from(const Connection& connection) {
+    wire::Frame frame;
+    const auto received = wire::receive(connection.fd.get(), frame);
+    if (received == wire::Received::kFrame) keep(frame, connection.who.pid);
+    return received != wire::Received::kNothing;
   }
 
   // Only from a member: the secret, and the process that the roster names.

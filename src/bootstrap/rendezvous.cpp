@@ -94,6 +94,13 @@ std::string list_ranks(const std::set<int>& ranks) {
 
 Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds,
                      const std::set<int>& missing, const std::vector<wire::RosterEntry>& duplicates) {
+  if (missing.empty()) {
+    return Status(
+        ErrorCode::kRendezvous,
+        fmt::format("joining job \"{}\": rank {} gave up after {:.1f} s, just before the last rank came; "
+                    "raise HCCL_CONNECT_TIMEOUT",
+                    context.job, waiting_rank, waited_seconds));
+  }
   std::string text = fmt::format(
       "joining job \"{}\": {} did not come; rank {} waited {:.1f} s for {} of {} ranks. Was each process "
       "started with "

@@ -27,6 +27,18 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
   return taken;
 }
 
+// The length of the next message; nothing where there is none or the other side has closed (errno 0).
+std::optional<size_t> next_length(int fd) {
+  // A sender that closed with our own messages unread leaves ECONNRESET before its last words.
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const ssize_t length = ::recv(fd, nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    if (length > 0) return static_cast<size_t>(length);
+    if (length == 0) errno = 0;
+    if (errno != EINTR && errno != ECONNRESET) break;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Address abstract_address(const std::string& name) {
@@ -73,25 +85,20 @@ bool send(int fd, Kind kind, std::span<const std::byte> body, int passed_fd) {
 }
 
 Received receive(int fd, Frame& frame) {
-  std::vector<std::byte> body(kMaxFrame - sizeof(FrameHeader));
+  const auto length = next_length(fd);
+  if (!length) return errno == EAGAIN || errno == EWOULDBLOCK ? Received::kNothing : Received::kClosed;
   FrameHeader header;
+  std::vector<std::byte> body(std::min(*length, kMaxFrame) - std::min(*length, sizeof(header)));
   iovec parts[2] = {{&header, sizeof(header)}, {body.data(), body.size()}};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxPassed * sizeof(int))] = {};
   msghdr message{};
-  ssize_t count = 0;
-  // A sender that closed with our own messages unread leaves ECONNRESET before its last words.
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    count = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (count >= 0 || (errno != EINTR && errno != ECONNRESET)) break;
-  }
-  if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Received::kNothing : Received::kClosed;
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t count = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (count <= 0) return Received::kClosed;
   auto descriptors = take_descriptors(message);
-  if (count == 0) return Received::kClosed;
   const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   if (cut || static_cast<size_t>(count) < sizeof(header) || header.magic != kMagic ||
       descriptors.size() > 1) {

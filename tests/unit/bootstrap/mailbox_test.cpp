@@ -78,6 +78,30 @@ TEST(Mailbox, KeepsWhatIsNotWantedYetInOrder) {
               Each("ok"));
 }
 
+TEST(Mailbox, LosesNothingWhenMuchHasComeBeforeItLooks) {
+  EXPECT_THAT(run_group(3,
+                        [](HostGroup& group) -> std::string {
+                          constexpr int kEach = 150;
+                          if (group.rank != 0) {
+                            for (int i = 0; i < kEach; ++i) {
+                              const Status status = group.mailbox->send(0, as_header(std::to_string(i)), -1);
+                              if (!status.ok()) return text_of(status);
+                            }
+                          }
+                          meet(group);  // all of it waits now
+                          for (int i = 0; group.rank == 0 && i < 2 * kEach; ++i) {
+                            const int from = 1 + i % 2;
+                            auto message = group.mailbox->receive(
+                                [&](const Message& m) { return m.rank == from; }, soon());
+                            if (!message.ok()) return text_of(message.status());
+                            if (text_in(*message) != std::to_string(i / 2)) return "order";
+                          }
+                          meet(group);
+                          return "ok";
+                        }),
+              Each("ok"));
+}
+
 TEST(Mailbox, EndsAtDeadlineAndInterruption) {
   EXPECT_THAT(
       run_group(2,
