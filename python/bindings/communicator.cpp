@@ -230,6 +230,7 @@ class Group {
     result["inline_calls"] = counters.inline_calls;
     result["staged_calls"] = counters.staged_calls;
     result["direct_calls"] = counters.direct_calls;
+    result["read_calls"] = counters.read_calls;
     result["copied_bytes"] = counters.copied_bytes;
     return result;
   }

@@ -110,8 +110,9 @@ def world_size() -> int:
 
 
 def counters() -> dict[str, int]:
-    """What this rank has done since it joined: calls, bytes (payload), inline_calls, staged_calls,
-    direct_calls (path taken; direct copies nothing), copied_bytes (into and out of staging memory)."""
+    """What this rank has done since it joined: calls, bytes (payload); by the path taken inline_calls,
+    staged_calls, direct_calls (where all buffers are shared) and read_calls; copied_bytes (into and out of
+    staging memory)."""
     return group("counters").counters()
 
 

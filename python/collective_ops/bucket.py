@@ -30,6 +30,7 @@ class BucketStats:
     inline_calls: int = 0  # the path that calls took, as in counters()
     staged_calls: int = 0
     direct_calls: int = 0
+    read_calls: int = 0
 
 
 @dataclass
@@ -244,7 +245,7 @@ class GradientBucket:
 
     def _end_round(self, group: _core.Communicator) -> None:
         before, after = self._before or {}, group.counters()
-        for path in ("inline_calls", "staged_calls", "direct_calls"):
+        for path in ("inline_calls", "staged_calls", "direct_calls", "read_calls"):
             setattr(self._stats, path, getattr(self._stats, path) + after[path] - before.get(path, 0))
         self._stats.rounds += 1
         self._before = None

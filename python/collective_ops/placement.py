@@ -20,10 +20,20 @@ _ALIGNMENT = 64  # bytes, of every gradient
 
 @dataclass
 class Slot:
-    """The place of one parameter's gradient; `view` is the tensor that lies there."""
+    """One parameter, and the place of its gradient: one-dimensional, never handed out. `view` is what is; its
+    memory may be exchanged under it, as model.to() does."""
 
     parameter: Any
+    place: Any
     view: Any
+    address: int
+
+    def settled(self) -> bool:
+        return self.parameter.grad is self.view and self.view.data_ptr() == self.address
+
+    def bind(self) -> None:
+        self.view = self.place.view(self.parameter.shape)
+        self.parameter.grad = self.view
 
 
 class Placement:
@@ -36,14 +46,14 @@ class Placement:
         parameters = _usable(parameters)
         for members in _partition(parameters, bucket_bytes):
             self._place(members)
-        self.layout = [(_core_name(slot.view.dtype), slot.view.numel()) for slot in self.slots]
-        self._by_address = {slot.view.data_ptr(): slot for slot in self.slots}
+        self.layout = [(_core_name(slot.place.dtype), slot.place.numel()) for slot in self.slots]
+        self._by_address = {slot.address: slot for slot in self.slots}
         warn_if_ddp_reduces(parameters)
 
     def take(self, tensor: Any, stats: BucketStats) -> bool:
         """Whether `tensor` is the gradient of a placed parameter; it is in its place afterwards."""
         slot = self._by_address.get(tensor.data_ptr()) if hasattr(tensor, "data_ptr") else None
-        if slot is not None and tensor.numel() == slot.view.numel():
+        if slot is not None and tensor.numel() == slot.place.numel():
             return True
         for slot in self.slots:
             if slot.parameter.grad is tensor:
@@ -54,15 +64,15 @@ class Placement:
     def collect(self, stats: BucketStats) -> None:
         """Every gradient is in its place afterwards: copied there if it had left, zeros if it was None."""
         for slot in self.slots:
-            if slot.parameter.grad is not slot.view:
+            if not slot.settled():
                 self._settle(slot, stats)
 
     def zero(self) -> None:
         for memory in self.memories:
             memory.zero()
         for slot in self.slots:
-            if slot.parameter.grad is not slot.view:
-                slot.parameter.grad = slot.view
+            if not slot.settled():
+                slot.bind()
 
     def _place(self, members: list[Any]) -> None:
         import torch
@@ -72,11 +82,11 @@ class Placement:
         memory.zero()
         flat, first = torch.from_dlpack(memory), 0
         for parameter, step in zip(members, steps, strict=True):
-            view = flat[first : first + parameter.numel()].view(parameter.shape)
-            slot = Slot(parameter, view)
+            place = flat[first : first + parameter.numel()]
+            slot = Slot(parameter, place, None, place.data_ptr())
             if parameter.grad is not None:
-                _copy(parameter.grad, view)
-            parameter.grad = view
+                _copy(parameter.grad, place.view(parameter.shape))
+            slot.bind()
             self.slots.append(slot)
             first += step
         self.memories.append(memory)
@@ -85,12 +95,12 @@ class Placement:
     def _settle(slot: Slot, stats: BucketStats) -> None:
         gradient = slot.parameter.grad
         if gradient is None:
-            slot.view.zero_()
-        elif gradient.data_ptr() != slot.view.data_ptr():
-            _copy(gradient, slot.view)
+            slot.place.zero_()
+        elif gradient.layout != slot.place.layout or gradient.data_ptr() != slot.address:
+            _copy(gradient, slot.place.view(slot.parameter.shape))
             stats.placed_anew += 1
-            stats.copied_bytes += slot.view.numel() * slot.view.element_size()
-        slot.parameter.grad = slot.view
+            stats.copied_bytes += slot.place.numel() * slot.place.element_size()
+        slot.bind()
 
 
 def _usable(parameters: Iterable[Any]) -> list[Any]:
