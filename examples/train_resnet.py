@@ -51,12 +51,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step (default 32)")
     parser.add_argument(
-        "--lr", type=float, default=1e-3, help="peak, for 256 images per step; scaled with its root"
+        "--lr", type=float, default=2e-3, help="peak, for 256 images per step; scaled with its root"
     )
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--warm-up", type=float, default=0.2, help="part of all steps with a rising rate")
     parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--shift", type=int, default=2, help="augmentation: pixels each image may move")
+    parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels each image may move")
     parser.add_argument("--num-classes", type=int, default=10)
     parser.add_argument(
         "--images", type=int, metavar="N", help="train and test with N images each, for a quick look"

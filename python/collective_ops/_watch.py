@@ -162,7 +162,7 @@ class LiveOutput(threading.Thread):
     """
 
     PERIOD = 0.05
-    HOLD = 3.0
+    HOLD = 10.0
     HOLD_CONSEQUENCE = 60.0  # a process may take long to end, with many of them on few cores
 
     def __init__(self, logs: dict[int, Path], failed: threading.Event) -> None:
