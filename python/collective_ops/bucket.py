@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -69,8 +68,6 @@ class GradientBucket:
         bucket_size_mb: in 2**20 bytes.
         reduce_op: as in `allreduce`.
         parameters: torch parameters; those that require no gradient are left out.
-        overlap: send full buckets from a thread while later ones fill. Default: where the machine has more
-            cores than the group has ranks; elsewhere that thread takes the time from the ranks.
     """
 
     def __init__(
@@ -78,14 +75,11 @@ class GradientBucket:
         bucket_size_mb: float = 25,
         reduce_op: str = "sum",
         parameters: Iterable[Any] | None = None,
-        *,
-        overlap: bool | None = None,
     ) -> None:
         if not bucket_size_mb > 0:
             raise InvalidArgumentError(f"bucket_size_mb={bucket_size_mb}: a size above 0")
         self._bucket_bytes = max(64, int(bucket_size_mb * 2**20))
         self._op = reduce_op
-        self._overlap = overlap
         self._placement = Placement(parameters, self._bucket_bytes) if parameters is not None else None
         self._stats = BucketStats()
         self._open: dict[str, _Batch] = {}
@@ -149,8 +143,7 @@ class GradientBucket:
         """Forgets what was added and not reduced. Reduced values stay in the gradients."""
         try:
             for batch in self._sent:
-                if batch.work is not None:
-                    batch.work.wait()  # its memory is in use until then
+                batch.work.wait()  # its memory is in use until then
         finally:
             self._drop()
 
@@ -175,16 +168,16 @@ class GradientBucket:
             self._count(memory.nbytes)
 
     def _send(self, batch: _Batch, dtype: str) -> None:
-        self._sent.append(batch)
         what = batch.memory.slice(0, batch.used) if batch.memory is not None else batch.entries[0][1]
         group = _api.group("GradientBucket.add")
-        # In either case the call takes its place among this rank's calls now, as it does on every rank.
-        batch.work = group.all_reduce(what, self._op, None, self._overlaps(group))
+        # Asynchronous also where ranks outnumber cores: no slower there (measured with 2, 4 and 8 ranks on
+        # two cores), as a rank that is late does not hold up the copies of the others.
+        batch.work = group.all_reduce(what, self._op, None, True)
+        self._sent.append(batch)
         self._count(batch.used * _core.type_sizes[dtype])
 
     def _finish(self, batch: _Batch) -> None:
-        if batch.work is not None:
-            batch.work.wait()
+        batch.work.wait()
         if batch.memory is None:
             return
         for first, gradient in batch.entries:
@@ -207,11 +200,6 @@ class GradientBucket:
         larger = _core.SharedArray([min(capacity, max(needed, 2 * batch.memory.size))], dtype)
         larger.copy_in(0, batch.memory.slice(0, batch.used))
         batch.memory = larger
-
-    def _overlaps(self, group: _core.Communicator) -> bool:
-        if self._overlap is None:
-            self._overlap = (os.cpu_count() or 1) > group.world_size
-        return self._overlap
 
     def _note(self, dtype: str, count: int) -> None:
         # Hashes of integers are the same in every process.

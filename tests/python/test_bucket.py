@@ -49,10 +49,10 @@ def in_rank_order(world_size: int, step: int) -> list[Any]:
     return sums
 
 
-def add_and_reduce(overlap: bool) -> dict[str, int]:
+def add_and_reduce() -> dict[str, int]:
     collective_ops.init_hccl()
     rank, world_size = collective_ops.rank(), collective_ops.world_size()
-    bucket = GradientBucket(bucket_size_mb=1, reduce_op="sum", overlap=overlap)
+    bucket = GradientBucket(bucket_size_mb=1, reduce_op="sum")
     gradients = gradients_of(rank, 0)
     addresses = [gradient.data_ptr() for gradient in gradients]
     for step in range(3):
@@ -70,10 +70,9 @@ def add_and_reduce(overlap: bool) -> dict[str, int]:
     return vars(bucket.stats)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_added_gradients(rank_pool: RankPool, overlap: bool, world_size: int) -> None:
-    for stats in rank_pool.run(add_and_reduce, world_size, (overlap,)):
+def test_added_gradients(rank_pool: RankPool, world_size: int) -> None:
+    for stats in rank_pool.run(add_and_reduce, world_size):
         assert stats["gradients"] == 3 * len(gradients_of(0, 0))
         total = sum(g.numel() * g.element_size() for g in gradients_of(0, 0))
         large = sum(
