@@ -131,9 +131,11 @@ class GradientBucket:
                 self._reduce_placed(group)
             for dtype in list(self._open):
                 self._send(self._open.pop(dtype), dtype)
-            self._check_layout(group)
             for batch in self._sent:
-                self._finish(batch)
+                batch.work.wait()
+            self._check_layout(group)  # before any gradient gets a sum
+            for batch in self._sent:
+                self._copy_out(batch)
             self._warn_once()
         finally:
             self._drop()
@@ -176,8 +178,7 @@ class GradientBucket:
         self._sent.append(batch)
         self._count(batch.used * _core.type_sizes[dtype])
 
-    def _finish(self, batch: _Batch) -> None:
-        batch.work.wait()
+    def _copy_out(self, batch: _Batch) -> None:
         if batch.memory is None:
             return
         for first, gradient in batch.entries:

@@ -294,11 +294,11 @@ LOOP = """
 export WORLD_SIZE=3
 for i in 0 1 2; do
   RANK=$i DEVICE_ID=$i {python} -c "
-import array, collective_ops as co
+import array, os, collective_ops as co
 co.init_hccl()
 values = array.array('i', [co.rank() + 1])
 co.allreduce(values)
-print(co.rank(), co.world_size(), values[0], flush=True)
+os.write(1, f'{{co.rank()}} {{co.world_size()}} {{values[0]}}\\n'.encode())  # one write: lines stay whole
 " &
 done
 wait
