@@ -23,6 +23,9 @@ namespace collective_ops {
 namespace {
 
 constexpr size_t kSliceAlignment = 64;  // a cache line: no two threads write one
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr double kBatchSeconds = 0.002;  // long against the clock's and the start's jitter
 constexpr int kBatches = 25;
@@ -34,7 +37,7 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
-    if (address_ != MAP_FAILED) munmap(address_, size_);
+    if (begin_ != MAP_FAILED) munmap(begin_, reserved_);
     if (file_ >= 0) close(file_);
   }
 
@@ -47,9 +50,17 @@ class Mapping {
         return failure("create shared memory");
       flags = MAP_SHARED;
     }
-    address_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, file_, 0);
+    // Aligned, since only whole huge pages can be mapped as such.
+    reserved_ = size_ + kHugePage;
+    begin_ = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin_ == MAP_FAILED) return failure("map memory");
+    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(begin_) + kHugePage - 1) / kHugePage * kHugePage;
+    address_ = mmap(reinterpret_cast<void*>(aligned), size_, PROT_READ | PROT_WRITE, flags | MAP_FIXED, file_, 0);
     if (address_ == MAP_FAILED) return failure("map memory");
-    if (options.huge_pages) madvise(address_, size_, MADV_HUGEPAGE);  // advice: its failure is no error
+    if (options.huge_pages) {  // advice: its failure is no error
+      madvise(address_, size_, MADV_HUGEPAGE);
+      madvise(address_, size_, MADV_COLLAPSE);
+    }
     return {};
   }
 
@@ -64,6 +75,8 @@ class Mapping {
                         what, size_, std::strerror(errno))};
   }
 
+  void* begin_ = MAP_FAILED;
+  size_t reserved_ = 0;
   void* address_ = MAP_FAILED;
   size_t size_ = 0;
   int file_ = -1;

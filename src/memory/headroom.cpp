@@ -141,11 +141,12 @@ void add_cgroups(const std::string& root, const CgroupVersion& version, std::vec
   const auto mount = mount_of(root, version);
   const auto path = find_path(read_text(root + "/proc/self/cgroup"), version);
   if (!mount || !path) return;
-  std::string relative = *path;
-  if (mount->root != "/" && relative.starts_with(mount->root)) relative.erase(0, mount->root.size());
+  std::string relative = *path + "/";
+  if (mount->root != "/" && relative.starts_with(mount->root + "/")) relative.erase(0, mount->root.size());
   for (;;) {
     while (!relative.empty() && relative.back() == '/') relative.pop_back();
-    auto limit = read_cgroup(root + mount->point + relative, relative.empty() ? "/" : relative, version);
+    const std::string folder = fmt::format("{}{}{}", root, mount->point, relative);
+    auto limit = read_cgroup(folder, relative.empty() ? "/" : relative, version);
     if (limit) limits.push_back(std::move(*limit));
     if (relative.empty()) return;
     const size_t slash = relative.rfind('/');

@@ -123,7 +123,8 @@ struct SharedHeap::Impl {
     Segment& segment = *segment_of(place->segment_id);
     segment.used += bytes;
     live += bytes;
-    const size_t end = place->offset + bytes;
+    // Whole huge pages: a buffer that ends within one takes all of it.
+    const size_t end = std::min(round_up(place->offset + bytes, 2 * kMiB), segment.memory.size());
     if (end > segment.populated) {
       const size_t begin = round_up(segment.populated, kLargeAlignment);
       Status status = end > begin ? segment.memory.populate(begin, end - begin) : Status();
