@@ -148,7 +148,6 @@ Status differing_builds(const std::map<int, wire::Hello>& hellos) {
 namespace {
 
 using rendezvous::Context;
-using rendezvous::Gathered;
 
 Result<int64_t> connect_timeout_ns(const ConnectOptions& options) {
   if (options.connect_timeout) {
