@@ -171,10 +171,9 @@ def measure(contenders: list[Contender], repeats: int, ops: Any, torch: Any) -> 
 
 
 def rank_main(plan: dict[str, Any]) -> None:
+    import collective_ops as ops
     import torch
     import torch.distributed as dist
-
-    import collective_ops as ops
 
     rank, ranks = int(os.environ["RANK"]), plan["ranks"]
     torch.set_num_threads(1)
@@ -197,8 +196,13 @@ def rank_main(plan: dict[str, Any]) -> None:
             limits.append(ops._core.inplace_reduce_seconds(ranks, size, cores))
         ops.barrier()
         if rank == 0:
-            row = {"case": case, "bytes": size, "ranks": ranks, "limit_seconds": min(limits) if limits else None,
-                   "seconds": {c.name: c.seconds for c in contenders}}
+            row = {
+                "case": case,
+                "bytes": size,
+                "ranks": ranks,
+                "limit_seconds": min(limits) if limits else None,
+                "seconds": {c.name: c.seconds for c in contenders},
+            }
             print("ROW " + json.dumps(row), flush=True)
         del contenders
     dist.barrier()
@@ -215,8 +219,13 @@ def run_ranks(ranks: int, cases: list[Any], repeats: int) -> list[dict[str, Any]
         plan = {"ranks": ranks, "cases": cases, "repeats": repeats, "store": f"{scratch}/store"}
         processes = []
         for rank in range(ranks):
-            env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1",
-                   "COLLECTIVE_OPS_JOB_ID": f"benchmark-{uuid.uuid4()}"}
+            env = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "OMP_NUM_THREADS": "1",
+                "COLLECTIVE_OPS_JOB_ID": f"benchmark-{uuid.uuid4()}",
+            }
             if processes:
                 env["COLLECTIVE_OPS_JOB_ID"] = job
             job = env["COLLECTIVE_OPS_JOB_ID"]
@@ -255,24 +264,35 @@ def print_row(row: dict[str, Any]) -> None:
     if row["case"] == "resnet50":
         print(f"\nResNet-50, 161 gradients, {row['bytes'] / 1e6:.1f} MB, {row['ranks']} ranks")
         print(f"  {'library':<34}{'latency ms':>12}{'GB/s':>9}{'x gloo':>9}")
-        labels = {"shared": "collective_ops, shared memory", "private": "collective_ops, private memory",
-                  "buckets": "collective_ops, GradientBucket 25 MB", "gloo": "gloo",
-                  "gloo buckets": "gloo, 25 MB buckets copied by hand"}
+        labels = {
+            "shared": "collective_ops, shared memory",
+            "private": "collective_ops, private memory",
+            "buckets": "collective_ops, GradientBucket 25 MB",
+            "gloo": "gloo",
+            "gloo buckets": "gloo, 25 MB buckets copied by hand",
+        }
         for name, seconds in median.items():
-            print(f"  {labels[name]:<34}{seconds * 1e3:>12.2f}{row['bytes'] / seconds / 1e9:>9.2f}"
-                  f"{ratio(row, 'gloo', name):>9.1f}")
+            print(
+                f"  {labels[name]:<34}{seconds * 1e3:>12.2f}{row['bytes'] / seconds / 1e9:>9.2f}"
+                f"{ratio(row, 'gloo', name):>9.1f}"
+            )
         return
     limit = row["limit_seconds"]
     share = f"{limit / median['shared']:>8.0%}{limit / median['private']:>9.0%}" if limit else f"{'':>17}"
     columns = "".join(f"{median[name] * 1e6:>12.1f}" for name in ("shared", "private", "gloo"))
-    print(f"{row['ranks']:>5}{show_size(row['bytes']):>10}{columns}{ratio(row, 'gloo', 'shared'):>9.1f}"
-          f"{ratio(row, 'gloo', 'private'):>9.1f}{share}{spread(row, 'shared'):>8.2f}", flush=True)
+    print(
+        f"{row['ranks']:>5}{show_size(row['bytes']):>10}{columns}{ratio(row, 'gloo', 'shared'):>9.1f}"
+        f"{ratio(row, 'gloo', 'private'):>9.1f}{share}{spread(row, 'shared'):>8.2f}",
+        flush=True,
+    )
 
 
 def print_header() -> None:
     print(f"{'':>15}{'microseconds per call, median':^36}{'x gloo':^18}{'of the limit':^17}")
-    print(f"{'ranks':>5}{'size':>10}{'shared':>12}{'private':>12}{'gloo':>12}{'shared':>9}{'private':>9}"
-          f"{'shared':>8}{'private':>9}{'spread':>8}")
+    print(
+        f"{'ranks':>5}{'size':>10}{'shared':>12}{'private':>12}{'gloo':>12}{'shared':>9}{'private':>9}"
+        f"{'shared':>8}{'private':>9}{'spread':>8}"
+    )
 
 
 def summarise(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
@@ -289,7 +309,9 @@ def summarise(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
         base = next(r for r in rows if r["case"] == row["case"] and r["ranks"] == first)
         if row["ranks"] == first or first < 2:
             continue
-        efficiency = statistics.median(base["seconds"]["shared"]) / statistics.median(row["seconds"]["shared"])
+        efficiency = statistics.median(base["seconds"]["shared"]) / statistics.median(
+            row["seconds"]["shared"]
+        )
         mark = f", oversubscribed: {row['ranks']} ranks on {cores} cores" if row["ranks"] > cores else ""
         what = "resnet50" if row["case"] == "resnet50" else show_size(row["bytes"])
         if what == "resnet50" or row["bytes"] == max(r["bytes"] for r in rows):
@@ -298,10 +320,18 @@ def summarise(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=parse_sizes, default=None,
-                        help="bytes, as 4096,64K,1M; or `sweep` for 1 KiB to 64 MiB and 100 MiB")
-    parser.add_argument("--ranks", type=parse_ranks, default=[2, 8], help="numbers of ranks, as 2,8 (default)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes",
+        type=parse_sizes,
+        default=None,
+        help="bytes, as 4096,64K,1M; or `sweep` for 1 KiB to 64 MiB and 100 MiB",
+    )
+    parser.add_argument(
+        "--ranks", type=parse_ranks, default=[2, 8], help="numbers of ranks, as 2,8 (default)"
+    )
     parser.add_argument("--repeats", type=int, default=11, help="batches of each contender (default 11)")
     parser.add_argument("--json", metavar="FILE", help="also write every batch's time, as JSON")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <csignal>
 
 #include <sys/prctl.h>
@@ -36,7 +36,9 @@ struct Options {
   std::string job;  // ranks have different parents here, so the job gets a name
 };
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 struct Buffers {
   std::vector<std::byte> private_bytes;
@@ -100,9 +102,11 @@ int run_rank(const Options& options, int rank) {
     for (int i = 0; i < 3; ++i) {
       const auto begin = Clock::now();
       if (Status status = comm.run(call); !status.ok()) return fail(status);
-      iterations = std::clamp<int64_t>(static_cast<int64_t>(options.batch_ms / 1e3 / seconds_since(begin)), 2, 20000);
+      iterations =
+          std::clamp<int64_t>(static_cast<int64_t>(options.batch_ms / 1e3 / seconds_since(begin)), 2, 20000);
     }
-    if (Status status = comm.broadcast(&iterations, 1, DataType::kInt64, 0); !status.ok()) return fail(status);
+    if (Status status = comm.broadcast(&iterations, 1, DataType::kInt64, 0); !status.ok())
+      return fail(status);
     std::vector<double> microseconds;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       if (Status status = comm.barrier(); !status.ok()) return fail(status);
@@ -111,17 +115,19 @@ int run_rank(const Options& options, int rank) {
         if (Status status = comm.run(call); !status.ok()) return fail(status);
       }
       double mine = seconds_since(begin) * 1e6 / static_cast<double>(iterations);
-      if (Status status = comm.all_reduce(&mine, &mine, 1, DataType::kFloat64, ReduceOp::kMax); !status.ok()) {
+      if (Status status = comm.all_reduce(&mine, &mine, 1, DataType::kFloat64, ReduceOp::kMax);
+          !status.ok()) {
         return fail(status);
       }
       microseconds.push_back(mine);
     }
     if (rank != 0) continue;
     std::sort(microseconds.begin(), microseconds.end());
-    fmt::print("{{\"collective\": \"{}\", \"memory\": \"{}\", \"type\": \"{}\", \"ranks\": {}, \"bytes\": {}, "
-               "\"median_us\": {:.3f}, \"best_us\": {:.3f}, \"worst_us\": {:.3f}, \"iterations\": {}}}\n",
-               options.collective, options.memory, options.type, options.ranks, bytes,
-               microseconds[microseconds.size() / 2], microseconds.front(), microseconds.back(), iterations);
+    fmt::print(
+        "{{\"collective\": \"{}\", \"memory\": \"{}\", \"type\": \"{}\", \"ranks\": {}, \"bytes\": {}, "
+        "\"median_us\": {:.3f}, \"best_us\": {:.3f}, \"worst_us\": {:.3f}, \"iterations\": {}}}\n",
+        options.collective, options.memory, options.type, options.ranks, bytes,
+        microseconds[microseconds.size() / 2], microseconds.front(), microseconds.back(), iterations);
     std::fflush(stdout);
   }
   return 0;
@@ -136,7 +142,8 @@ int main(int argc, char** argv) {
   app.add_option("--collective", options.collective, "all_reduce, all_gather, reduce_scatter, broadcast")
       ->capture_default_str();
   app.add_option("--memory", options.memory, "shared (peers reach it) or private")
-      ->check(CLI::IsMember({"shared", "private"}))->capture_default_str();
+      ->check(CLI::IsMember({"shared", "private"}))
+      ->capture_default_str();
   app.add_option("--type", options.type)->capture_default_str();
   app.add_option("--op", options.op)->capture_default_str();
   app.add_option("--sizes", options.sizes, "bytes, separated by commas")->capture_default_str();

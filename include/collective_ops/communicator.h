@@ -37,6 +37,9 @@ struct ConnectOptions {
   std::string job_id;  // empty: found as docs/architecture.md says ("How ranks find each other")
   std::optional<std::chrono::milliseconds> connect_timeout;  // default HCCL_CONNECT_TIMEOUT
   std::optional<std::chrono::milliseconds> exec_timeout;     // default HCCL_EXEC_TIMEOUT
+  // Called every few milliseconds by whoever waits at length, while joining or inside a call; a failure of
+  // it ends the wait, and breaks the group if in a call (kInterrupted: Ctrl-C, say).
+  std::function<Status()> interrupted;
 };
 
 // One call. Which fields count depends on the collective; counts are in elements.
@@ -85,8 +88,8 @@ class Communicator {
   // Joins the ranks of this host that share a job. Blocks until all are there.
   static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
   // One communicator per rank, for threads of this process.
-  static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(int world_size,
-                                                                               const ConnectOptions& options = {});
+  static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(
+      int world_size, const ConnectOptions& options = {});
   // Shared memory of this process, for buffers of any communicator.
   static Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes);
 
@@ -118,10 +121,6 @@ class Communicator {
   Status run(const Call& call);
   // The same, without waiting; calls run in the order they were made, blocking ones included.
   std::shared_ptr<Work> start(const Call& call);
-
-  // `check` is called every few milliseconds by whoever waits at length inside a call; a failure of it
-  // ends the call and breaks the group (kInterrupted: Ctrl-C, say). Set it before the first call.
-  void set_interrupt_check(std::function<Status()> check);
 
   Counters counters() const;
 

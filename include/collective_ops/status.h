@@ -12,20 +12,20 @@ namespace collective_ops {
 
 enum class ErrorCode : uint8_t {
   kOk = 0,
-  kInvalidArgument,   // a caller's value cannot be used
-  kUnsupportedType,   // this element type cannot be reduced by this operation
-  kMismatch,          // ranks made different calls
-  kTimeout,           // a deadline passed
-  kPeerLost,          // a rank died or left in the middle
-  kGroupBroken,       // an earlier failure made the group unusable
-  kOutOfMemory,       // shared memory does not fit in the limits found
-  kRendezvous,        // ranks could not form a group (missing rank, differing world size)
-  kDuplicateRank,     // a second live process claims a rank
-  kVersionMismatch,   // ranks run different builds
-  kNotInitialized,    // no communicator yet, or a child after fork
-  kSystem,            // a system call failed; the text names it
-  kInternal,          // a defect of this library
-  kInterrupted,       // a signal or the caller's own check ended a wait
+  kInvalidArgument,  // a caller's value cannot be used
+  kUnsupportedType,  // this element type cannot be reduced by this operation
+  kMismatch,         // ranks made different calls
+  kTimeout,          // a deadline passed
+  kPeerLost,         // a rank died or left in the middle
+  kGroupBroken,      // an earlier failure made the group unusable
+  kOutOfMemory,      // shared memory does not fit in the limits found
+  kRendezvous,       // ranks could not form a group (missing rank, differing world size)
+  kDuplicateRank,    // a second live process claims a rank
+  kVersionMismatch,  // ranks run different builds
+  kNotInitialized,   // no communicator yet, or a child after fork
+  kSystem,           // a system call failed; the text names it
+  kInternal,         // a defect of this library
+  kInterrupted,      // a signal or the caller's own check ended a wait
 };
 inline constexpr int kErrorCodeCount = 15;
 
@@ -49,8 +49,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}              // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {}      // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }

@@ -71,7 +71,7 @@ std::string_view name_of(ReduceOp op);
 std::string_view name_of(Collective collective);
 
 std::optional<DataType> data_type_from(std::string_view name);
-std::optional<ReduceOp> reduce_op_from(std::string_view name);    // "avg" and "mean", "prod" and "product"
+std::optional<ReduceOp> reduce_op_from(std::string_view name);  // "avg" and "mean", "prod" and "product"
 std::optional<Collective> collective_from(std::string_view name);
 
 // Whether elements of `type` can be combined by `op`.

@@ -120,28 +120,13 @@ class PendingWork {
   PendingWork(std::shared_ptr<Work> work, Operands operands)
       : work_(std::move(work)), operands_(std::move(operands)) {}
 
-  // In slices: a signal must be noticed also while the group's own thread runs the call.
   void wait(py::handle timeout) {
     const auto limit = milliseconds_from(timeout);
-    const auto begin = std::chrono::steady_clock::now();
-    for (;;) {
-      milliseconds slice = kSignalPeriod;
-      if (limit) {
-        const auto passed =
-            std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-        slice = std::clamp(*limit - passed, milliseconds(0), slice);
-      }
-      const Status status = [&] {
-        const Wait released;
-        return work_->wait(slice);
-      }();
-      if (work_->done()) {
-        check(work_->wait());
-        break;
-      }
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      if (slice < kSignalPeriod) check(status);
-    }
+    const Status status = [&] {
+      const Wait released;
+      return work_->wait(limit);
+    }();
+    check(status);
     if (operands_.recv) operands_.recv->unpack_if_needed();
   }
   bool done() const { return work_->done(); }
@@ -176,14 +161,17 @@ Operands pair_of(py::handle array, py::handle out, int world_size, bool gathers)
 class Group {
  public:
   Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout) {
-    const ConnectOptions options{rank, world_size, std::move(job_id), milliseconds_from(connect_timeout),
-                                 milliseconds_from(timeout)};
+    const ConnectOptions options{rank,
+                                 world_size,
+                                 std::move(job_id),
+                                 milliseconds_from(connect_timeout),
+                                 milliseconds_from(timeout),
+                                 look_for_signals};
     auto connected = [&] {
       const Wait released;
       return Communicator::connect(options);
     }();
     communicator_ = take(std::move(connected));
-    communicator_->set_interrupt_check(look_for_signals);
   }
   ~Group() { close(); }
   Group(const Group&) = delete;

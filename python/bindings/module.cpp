@@ -43,10 +43,12 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "kernel_target", [] { return std::string(supported_kernel_targets().front()); },
       "The instruction set that reductions use on this processor.");
-  module.def("inplace_reduce_seconds", &inplace_reduce_seconds, pybind11::arg("ranks"), pybind11::arg("bytes"),
-             pybind11::arg("threads"), pybind11::call_guard<pybind11::gil_scoped_release>(),
-             "Median seconds of the in-place float32 sum over `ranks` shared buffers of `bytes` each, cut among "
-             "`threads` threads without any synchronisation: the limit of this machine. 0.0 if it could not be measured.");
+  module.def(
+      "inplace_reduce_seconds", &inplace_reduce_seconds, pybind11::arg("ranks"), pybind11::arg("bytes"),
+      pybind11::arg("threads"), pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "Median seconds of the in-place float32 sum over `ranks` shared buffers of `bytes` each, cut among "
+      "`threads` threads without any synchronisation: the limit of this machine. 0.0 if it could not be "
+      "measured.");
   // For tests: the data type, element count and contiguity that a call would see.
   module.def(
       "describe_array",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +82,7 @@ def init_hccl(
             f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
             "before it joins as another"
         )
-    _group = _connect(rank, world_size, job_id or "", connect_timeout, timeout)
+    _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout)
     _arguments, _device_id, _forked = arguments, device_id, False
 
 
@@ -286,25 +285,6 @@ def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
             "environment; collective-ops run and torchrun set both"
         )
     return int(rank), int(world_size)
-
-
-def _connect(*arguments: Any) -> _core.Communicator:
-    """In a thread, so that Ctrl-C ends the wait for ranks that do not come. A group that is formed after
-    that is left at once."""
-    outcome: list[Any] = []
-
-    def connect() -> None:
-        try:
-            outcome.append(_core.Communicator(*arguments))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, name="init_hccl", daemon=True)
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0].with_traceback(None)
-    return outcome.pop()
 
 
 def _number(variable: str) -> int | None:

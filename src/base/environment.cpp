@@ -10,17 +10,32 @@ namespace collective_ops {
 namespace {
 
 constexpr std::array kVariables = {
-    EnvironmentVariable{"COLLECTIVE_OPS_JOB_ID", "", "name of the job; needed where two jobs share one parent process"},
+    EnvironmentVariable{"COLLECTIVE_OPS_JOB_ID", "",
+                        "name of the job; needed where two jobs share one parent process"},
+    EnvironmentVariable{"RANK", "", "this process's rank; set by the launcher or the shell loop"},
+    EnvironmentVariable{"WORLD_SIZE", "", "number of ranks; set by the launcher or the shell loop"},
+    EnvironmentVariable{"LOCAL_RANK", "", "set by launchers; the device where DEVICE_ID is unset"},
+    EnvironmentVariable{"DEVICE_ID", "", "this rank's card"},
+    EnvironmentVariable{"DEVICE_IDS", "", "cards that `collective-ops run` starts one rank on each"},
+    EnvironmentVariable{"OMP_NUM_THREADS", "",
+                        "`collective-ops run` sets it to cores per rank where it is unset"},
+    EnvironmentVariable{"PYTHONUNBUFFERED", "", "`collective-ops run` sets it, so that output shows at once"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TERMINAL", "",
+                        "1: set by `collective-ops run` where its output is a terminal"},
     EnvironmentVariable{"TORCHELASTIC_RUN_ID", "", "set by torchrun; with the next three it names the job"},
     EnvironmentVariable{"TORCHELASTIC_RESTART_COUNT", "0", "set by torchrun"},
     EnvironmentVariable{"MASTER_ADDR", "", "set by torchrun"},
     EnvironmentVariable{"MASTER_PORT", "", "set by torchrun"},
     EnvironmentVariable{"COLLECTIVE_OPS_TRACE", "0", "1: record every call and leave comm_trace.json"},
-    EnvironmentVariable{"COLLECTIVE_OPS_TRACE_DIR", "", "where trace files go (default: the working directory)"},
-    EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto", "auto, staged, direct or read: forces a data path, for tests"},
-    EnvironmentVariable{"COLLECTIVE_OPS_ALGORITHM", "auto",
-                        "auto, direct, one_shot, two_shot, ring or tree: forces an algorithm, for tests"},
-    EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120", "seconds to wait for the other ranks at start (1 to 7200)"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TRACE_DIR", "",
+                        "where trace files go (default: the working directory)"},
+    EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto",
+                        "auto, staged, direct or read: forces a data path, for tests"},
+    EnvironmentVariable{
+        "COLLECTIVE_OPS_ALGORITHM", "auto",
+        "auto, direct, one_shot, two_shot, read, ring or tree: forces an algorithm, for tests"},
+    EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120",
+                        "seconds to wait for the other ranks at start (1 to 7200)"},
     EnvironmentVariable{"HCCL_EXEC_TIMEOUT", "1836", "seconds to wait inside a call (0: for ever)"},
 };
 

@@ -10,15 +10,30 @@ struct TypeInfo {
   size_t size;
 };
 constexpr std::array<TypeInfo, kDataTypeCount> kTypes = {{
-    {"int8", 1},     {"int16", 2},    {"int32", 4},     {"int64", 8},       {"uint8", 1},      {"uint16", 2},
-    {"uint32", 4},   {"uint64", 8},   {"float16", 2},   {"bfloat16", 2},    {"float32", 4},    {"float64", 8},
-    {"bool", 1},     {"complex64", 8}, {"complex128", 16}, {"float8_e4m3", 1}, {"float8_e5m2", 1},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"uint8", 1},
+    {"uint16", 2},
+    {"uint32", 4},
+    {"uint64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"float32", 4},
+    {"float64", 8},
+    {"bool", 1},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3", 1},
+    {"float8_e5m2", 1},
 }};
-constexpr std::array<std::string_view, kReduceOpCount> kOps = {
-    "sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum"};
+constexpr std::array<std::string_view, kReduceOpCount> kOps = {"sum",  "avg", "prod", "min",       "max",
+                                                               "band", "bor", "bxor", "premul_sum"};
 constexpr std::array<std::string_view, kCollectiveCount> kCollectives = {
-    "barrier",  "all_reduce", "all_gather",   "reduce_scatter",   "broadcast", "reduce",    "gather",       "scatter",
-    "all_to_all", "all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v", "all_to_all_v", "send", "recv"};
+    "barrier", "all_reduce", "all_gather",   "reduce_scatter",   "broadcast", "reduce",    "gather",
+    "scatter", "all_to_all", "all_gather_v", "reduce_scatter_v", "gather_v",  "scatter_v", "all_to_all_v",
+    "send",    "recv"};
 
 template <typename Enum, size_t N>
 std::optional<Enum> find(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -48,7 +63,9 @@ std::optional<ReduceOp> reduce_op_from(std::string_view name) {
   return find<ReduceOp>(kOps, name);
 }
 
-std::optional<Collective> collective_from(std::string_view name) { return find<Collective>(kCollectives, name); }
+std::optional<Collective> collective_from(std::string_view name) {
+  return find<Collective>(kCollectives, name);
+}
 
 bool is_reducible(DataType type, ReduceOp op) {
   const bool integer = type <= DataType::kUInt64;

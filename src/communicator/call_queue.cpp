@@ -1,5 +1,6 @@
 #include "communicator/call_queue.h"
 
+#include <algorithm>
 #include <csignal>
 
 #include <fmt/format.h>
@@ -10,9 +11,12 @@
 namespace collective_ops {
 namespace {
 
+constexpr auto kInterruptPeriod = std::chrono::milliseconds(50);
+
 Status after_fork() {
   return {ErrorCode::kNotInitialized,
-          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start workers "
+          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start "
+          "workers "
           "with spawn, or call init_hccl in the child with a rank of its own"};
 }
 
@@ -28,19 +32,22 @@ class CallQueue::Item final : public Work {
   Status wait(std::optional<std::chrono::milliseconds> timeout) override {
     if (done()) return status_;
     if (queue_->fork_generation_ != fork_generation()) return after_fork();
+    const auto limit =
+        timeout ? std::chrono::steady_clock::now() + *timeout : std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(queue_->mutex_);
-    if (timeout) {
-      // A wait with a limit must not enter a call that may last longer: the queue's thread runs it.
-      const auto finished = [this] { return done(); };
-      if (queue_->changed_.wait_for(lock, *timeout, finished)) return status_;
-      return {ErrorCode::kTimeout, fmt::format("waited {} ms for an asynchronous {}; the call goes on",
-                                               timeout->count(), name_of(call_.collective))};
-    }
     while (!done()) {
-      if (queue_->runnable()) {
+      // A wait with a limit must not enter a call that may last longer: the queue's thread runs that.
+      const auto ready = [&] { return done() || (!timeout && queue_->runnable()); };
+      if (!ready()) {
+        // In slices, so that Ctrl-C ends the wait also while another thread runs the call.
+        const auto slice = std::min(limit, std::chrono::steady_clock::now() + kInterruptPeriod);
+        if (queue_->changed_.wait_until(lock, slice, ready)) continue;
+        if (std::chrono::steady_clock::now() >= limit) return timed_out(*timeout);
+        lock.unlock();
+        if (Status status = queue_->group_->check_interrupt(); !status.ok()) return status;
+        lock.lock();
+      } else if (!done()) {
         queue_->run_front(lock);
-      } else {
-        queue_->changed_.wait(lock, [this] { return done() || queue_->runnable(); });
       }
     }
     return status_;
@@ -48,6 +55,12 @@ class CallQueue::Item final : public Work {
 
  private:
   friend class CallQueue;
+
+  Status timed_out(std::chrono::milliseconds waited) const {
+    return {ErrorCode::kTimeout, fmt::format("waited {} ms for an asynchronous {}; the call goes on",
+                                             waited.count(), name_of(call_.collective))};
+  }
+
   std::shared_ptr<CallQueue> queue_;
   Call call_;
   int64_t issued_ns_;
@@ -55,7 +68,8 @@ class CallQueue::Item final : public Work {
   std::atomic<bool> done_{false};
 };
 
-CallQueue::CallQueue(std::unique_ptr<Group> group) : group_(std::move(group)), fork_generation_(fork_generation()) {}
+CallQueue::CallQueue(std::unique_ptr<Group> group)
+    : group_(std::move(group)), fork_generation_(fork_generation()) {}
 
 CallQueue::~CallQueue() { finish(); }
 
@@ -98,7 +112,9 @@ std::shared_ptr<Work> CallQueue::start(const Call& call) {
 
 void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
   uint32_t seen = state_.load(std::memory_order_relaxed);
-  if ((seen & kRunning) != 0 || !state_.compare_exchange_strong(seen, seen | kRunning, std::memory_order_acquire)) return;
+  if ((seen & kRunning) != 0 ||
+      !state_.compare_exchange_strong(seen, seen | kRunning, std::memory_order_acquire))
+    return;
   const std::shared_ptr<Item> item = items_.front();
   items_.pop_front();
   lock.unlock();

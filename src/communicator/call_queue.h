@@ -35,7 +35,9 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   void run_front(std::unique_lock<std::mutex>& lock);  // with lock held and nothing running
   void serve();
-  bool runnable() const { return (state_.load(std::memory_order_relaxed) & kRunning) == 0 && !items_.empty(); }
+  bool runnable() const {
+    return (state_.load(std::memory_order_relaxed) & kRunning) == 0 && !items_.empty();
+  }
 
   // Bits of state_: a blocking call may begin without the lock only while both are clear.
   static constexpr uint32_t kRunning = 1;

@@ -47,7 +47,8 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
   identity.rank = host.rank;
   identity.world_size = host.world_size;
   // Rank 0's process tells one start of a job from the next.
-  identity.run = static_cast<uint64_t>(host.peers[0].start_time) << 24 ^ static_cast<uint64_t>(host.peers[0].pid);
+  identity.run =
+      static_cast<uint64_t>(host.peers[0].start_time) << 24 ^ static_cast<uint64_t>(host.peers[0].pid);
   identity.algorithms = algorithm_names();
   auto recorder = Recorder::open(trace_directory(), identity);
   if (!recorder.ok()) return recorder.status();
@@ -81,7 +82,8 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   auto settings = settings_of(options);
   if (!settings.ok()) return settings.status();
   settings->probe_reading = true;
-  auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); });
+  auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
+                   {.interrupted = options.interrupted});
   if (!host.ok()) return host.status();
   auto parts = std::make_unique<Parts>();
   parts->host = std::make_unique<HostGroup>(std::move(*host));
@@ -90,23 +92,25 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   parts->recorder = *recorder;
   const shm::GroupMemory memory(parts->host->control.data(), options.world_size);
   auto group = std::make_unique<Group>(memory, make_process_peers(*parts->host), *settings);
+  group->set_interrupt_check(options.interrupted);
   if (parts->recorder) group->trace().start(parts->recorder, options.rank, 0);
   parts->queue = std::make_shared<CallQueue>(std::move(group));
   return std::unique_ptr<Communicator>(new Communicator(std::move(parts)));
 }
 
-Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_threads(int world_size,
-                                                                                    const ConnectOptions& options) {
+Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_threads(
+    int world_size, const ConnectOptions& options) {
   if (world_size < 1 || world_size > shm::kMaxRanks) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("a group of {} threads: from 1 to {} are possible", world_size, shm::kMaxRanks));
+    return Status(ErrorCode::kInvalidArgument, fmt::format("a group of {} threads: from 1 to {} are possible",
+                                                           world_size, shm::kMaxRanks));
   }
   auto settings = settings_of(options);
   if (!settings.ok()) return settings.status();
   const size_t bytes = shm::GroupMemory::bytes_needed(world_size);
   void* raw = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (raw == nullptr) {
-    return Status(ErrorCode::kOutOfMemory, fmt::format("no room for the {} bytes that {} threads share", bytes, world_size));
+    return Status(ErrorCode::kOutOfMemory,
+                  fmt::format("no room for the {} bytes that {} threads share", bytes, world_size));
   }
   std::memset(raw, 0, bytes);
   const std::shared_ptr<std::byte> shared(static_cast<std::byte*>(raw), [](std::byte* p) { std::free(p); });
@@ -116,7 +120,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_thre
     auto parts = std::make_unique<Parts>();
     parts->own_bytes = shared;
     const shm::GroupMemory memory(shared.get(), world_size);
-    parts->queue = std::make_shared<CallQueue>(std::make_unique<Group>(memory, make_thread_peers(), *settings));
+    auto group = std::make_unique<Group>(memory, make_thread_peers(), *settings);
+    group->set_interrupt_check(options.interrupted);
+    parts->queue = std::make_shared<CallQueue>(std::move(group));
     communicators.push_back(std::unique_ptr<Communicator>(new Communicator(std::move(parts))));
   }
   return communicators;
@@ -144,9 +150,6 @@ int Communicator::rank() const { return parts_->queue->group().rank(); }
 int Communicator::world_size() const { return parts_->queue->group().world_size(); }
 Status Communicator::run(const Call& call) { return parts_->queue->run(call); }
 std::shared_ptr<Work> Communicator::start(const Call& call) { return parts_->queue->start(call); }
-void Communicator::set_interrupt_check(std::function<Status()> check) {
-  parts_->queue->group().set_interrupt_check(std::move(check));
-}
 Counters Communicator::counters() const { return parts_->queue->group().counters(); }
 
 }  // namespace collective_ops

@@ -42,7 +42,8 @@ Executor::Piece Executor::piece_of(const Operand& operand, const Frame& frame, u
   return {base, length, remote};
 }
 
-bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence) {
+bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel,
+                   uint64_t sequence) {
   Frame frame{program, memory, kernel, sequence};
   const auto& instructions = program.instructions;
   for (size_t at = 0; at < instructions.size(); ++at) {

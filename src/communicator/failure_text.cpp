@@ -62,8 +62,10 @@ void compare(const shm::Signature& a, const shm::Signature& b, std::vector<std::
 std::string difference_in(const std::vector<std::string>& fields) {
   std::string text = ". They differ in ";
   for (size_t i = 0; i < fields.size(); ++i) text += (i == 0 ? "" : ", ") + fields[i];
-  return text + ". Every rank must make the same calls in the same order; look for a branch that depends on the rank, or "
-                "for shapes that differ between ranks";
+  return text +
+         ". Every rank must make the same calls in the same order; look for a branch that depends on the "
+         "rank, or "
+         "for shapes that differ between ranks";
 }
 
 std::string seconds(int64_t ns) { return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9); }
@@ -90,7 +92,8 @@ std::string describe_last_call(const shm::GroupMemory& memory, int rank) {
   if (static_cast<uint32_t>(line.head.load()) != static_cast<uint32_t>(issued)) {
     return fmt::format("has finished call #{}", finished);
   }
-  return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in", issued, describe(announced(line)));
+  return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in", issued,
+                     describe(announced(line)));
 }
 
 Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& own) {
@@ -98,7 +101,8 @@ Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& 
   const uint32_t sequence = own.sequence();
   const auto all_arrived = [&] {
     for (int peer = 0; peer < memory.world_size(); ++peer) {
-      if (peer != rank && !shm::Waiter::arrived(memory.line(peer, sequence).head.load(), sequence)) return false;
+      if (peer != rank && !shm::Waiter::arrived(memory.line(peer, sequence).head.load(), sequence))
+        return false;
     }
     return true;
   };
@@ -137,30 +141,33 @@ Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint
     if (own.head == theirs.head && own.shape == theirs.shape) continue;
     std::vector<std::string> fields;
     compare(own, theirs, fields);
-    return {ErrorCode::kMismatch, fmt::format("ranks made different calls as call #{} of the group: rank {}: {}; rank {}: {}{}",
-                                              own.sequence(), rank, describe(own), peer, describe(theirs),
-                                              difference_in(fields))};
+    return {ErrorCode::kMismatch,
+            fmt::format("ranks made different calls as call #{} of the group: rank {}: {}; rank {}: {}{}",
+                        own.sequence(), rank, describe(own), peer, describe(theirs), difference_in(fields))};
   }
-  return {ErrorCode::kMismatch, fmt::format("ranks {} and {} made different calls some time before call #{} of the group. "
-                                            "Every rank must make the same calls in the same order",
-                                            rank, peer, sequence)};
+  return {ErrorCode::kMismatch,
+          fmt::format("ranks {} and {} made different calls some time before call #{} of the group. "
+                      "Every rank must make the same calls in the same order",
+                      rank, peer, sequence)};
 }
 
-Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer, const shm::Signature& own,
-                 int64_t waited_ns) {
-  return {ErrorCode::kTimeout,
-          fmt::format("rank {} waited {} in call #{} ({}) for {}, which {}. Check why that rank is late (a longer step, "
-                      "data loading, a debugger, another branch); raise HCCL_EXEC_TIMEOUT or the call's timeout where "
-                      "the wait is meant",
-                      rank, seconds(waited_ns), own.sequence(), describe(own), peers.describe(peer),
-                      describe_last_call(memory, peer))};
+Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer,
+                 const shm::Signature& own, int64_t waited_ns) {
+  return {
+      ErrorCode::kTimeout,
+      fmt::format(
+          "rank {} waited {} in call #{} ({}) for {}, which {}. Check why that rank is late (a longer step, "
+          "data loading, a debugger, another branch); raise HCCL_EXEC_TIMEOUT or the call's timeout where "
+          "the wait is meant",
+          rank, seconds(waited_ns), own.sequence(), describe(own), peers.describe(peer),
+          describe_last_call(memory, peer))};
 }
 
 Status peer_lost(int rank, const shm::Signature& own, const std::string& what) {
-  return {ErrorCode::kPeerLost,
-          fmt::format("{}, while rank {} was in call #{} ({}). Look at that rank's own log for its first error; the group "
-                      "cannot go on, start the job again",
-                      what, rank, own.sequence(), describe(own))};
+  return {ErrorCode::kPeerLost, fmt::format("{}, while rank {} was in call #{} ({}). Look at that rank's own "
+                                            "log for its first error; the group "
+                                            "cannot go on, start the job again",
+                                            what, rank, own.sequence(), describe(own))};
 }
 
 }  // namespace collective_ops

@@ -25,8 +25,8 @@ Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& 
 Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint32_t sequence);
 
 // kTimeout of `rank` in a call, waiting for `peer`.
-Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer, const shm::Signature& own,
-                 int64_t waited_ns);
+Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer,
+                 const shm::Signature& own, int64_t waited_ns);
 
 // kPeerLost: `rank` was in a call, and `what` happened.
 Status peer_lost(int rank, const shm::Signature& own, const std::string& what);

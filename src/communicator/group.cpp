@@ -44,8 +44,9 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
 Status Group::run(const Call& call, int64_t issued_ns) {
   if (memory_.broken()) {
     const Status reason = memory_.failure();
-    return {ErrorCode::kGroupBroken, fmt::format("{}: the group was broken by an earlier failure ({}): {}",
-                                                 name_of(call.collective), name_of(reason.code()), reason.message())};
+    return {ErrorCode::kGroupBroken,
+            fmt::format("{}: the group was broken by an earlier failure ({}): {}", name_of(call.collective),
+                        name_of(reason.code()), reason.message())};
   }
   begin(call);
   auto prepared = cache_.prepare(call);
@@ -111,9 +112,11 @@ bool Group::run_announced(const PreparedCall& prepared, const Call& call, const 
   if (!await_slot() || !announce_memory(prepared, call) || !await_all()) return false;
   used = pick_path(prepared, call.root);
   if (used == nullptr) {
-    return fail({ErrorCode::kInvalidArgument,
-                 "COLLECTIVE_OPS_PATH: not every rank's buffer can be reached that way; for direct, take buffers from "
-                 "collective_ops.empty(); for read, the kernel must allow process_vm_readv between the ranks"});
+    return fail(
+        {ErrorCode::kInvalidArgument,
+         "COLLECTIVE_OPS_PATH: not every rank's buffer can be reached that way; for direct, take buffers "
+         "from "
+         "collective_ops.empty(); for read, the kernel must allow process_vm_readv between the ranks"});
   }
   addresses_.scratch = &staging_;
   addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
@@ -225,12 +228,14 @@ void Group::probe_reading() {
   for (int peer = 0; peer < world_size() && reads; ++peer) {
     if (peer == rank_) continue;
     uint64_t address = 0;
-    while ((address = memory_.state(peer).probe.load(std::memory_order_acquire)) == 0 && monotonic_ns() < stop) {
+    while ((address = memory_.state(peer).probe.load(std::memory_order_acquire)) == 0 &&
+           monotonic_ns() < stop) {
       sched_yield();
     }
     uint64_t seen = 0;
-    reads = address != 0 && peers_->can_read(peer, reinterpret_cast<const std::byte*>(address),
-                                             reinterpret_cast<std::byte*>(&seen), sizeof(seen)) &&
+    reads = address != 0 &&
+            peers_->can_read(peer, reinterpret_cast<const std::byte*>(address),
+                             reinterpret_cast<std::byte*>(&seen), sizeof(seen)) &&
             seen == shm::kProbe;
   }
   mine.reads_peers.store(reads ? shm::kReads : shm::kReadsNot, std::memory_order_release);
@@ -282,13 +287,14 @@ bool Group::fail(Status status) {
 }
 
 Status Group::check_peers(int peer) {
-  if (interrupt_check_) {
-    if (Status status = interrupt_check_(); !status.ok()) return status;
-  }
-  const auto has_left = [this](int rank) { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; };
+  if (Status status = check_interrupt(); !status.ok()) return status;
+  const auto has_left = [this](int rank) {
+    return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
+  };
   if (has_left(peer)) {
-    return peer_lost(rank_, own_, fmt::format("{} left the group after call #{}", peers_->describe(peer),
-                                              memory_.state(peer).finished.load(std::memory_order_relaxed)));
+    return peer_lost(rank_, own_,
+                     fmt::format("{} left the group after call #{}", peers_->describe(peer),
+                                 memory_.state(peer).finished.load(std::memory_order_relaxed)));
   }
   const std::string lost = peers_->find_lost(has_left);
   return lost.empty() ? Status() : peer_lost(rank_, own_, lost);
@@ -315,7 +321,7 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
   ++counters_.calls;
   counters_.bytes += prepared.payload_bytes;
   counters_.copied_bytes += used.copied_bytes;
-  ++(path_ == TracePath::kInline ? counters_.inline_calls
+  ++(path_ == TracePath::kInline   ? counters_.inline_calls
      : path_ == TracePath::kDirect ? counters_.direct_calls
      : path_ == TracePath::kRead   ? counters_.read_calls
                                    : counters_.staged_calls);

@@ -40,6 +40,8 @@ class Group final : private CallHost, private shm::WaitObserver {
   // Tells the peers that this rank makes no further call. True for the last rank of the group to leave.
   bool leave();
 
+  // Also while a call runs: set once, before the first.
+  Status check_interrupt() const { return interrupt_check_ ? interrupt_check_() : Status(); }
   void set_interrupt_check(std::function<Status()> check) { interrupt_check_ = std::move(check); }
 
   int rank() const { return rank_; }
@@ -84,14 +86,15 @@ class Group final : private CallHost, private shm::WaitObserver {
   Counters counters_;
 
   CallMemory addresses_;
-  std::vector<std::byte*> staging_;                                   // scratch of announced calls, by rank
-  std::array<std::vector<std::byte*>, shm::kEagerDepth> line_slots_;  // scratch of eager calls that fit a line
+  std::vector<std::byte*> staging_;  // scratch of announced calls, by rank
+  std::array<std::vector<std::byte*>, shm::kEagerDepth>
+      line_slots_;  // scratch of eager calls that fit a line
   std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
 
   uint64_t sequence_ = 0;     // of the call that runs
   uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
   shm::Signature own_;
-  uint32_t history_ = 0;      // of the calls before this one
+  uint32_t history_ = 0;  // of the calls before this one
   bool announced_ = false;
   TracePath path_ = TracePath::kNone;
 };

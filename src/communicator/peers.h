@@ -28,8 +28,8 @@ class Peers {
   // Makes sure that they can map it.
   virtual Result<shm::MemoryRef> share(const void* pointer, size_t bytes) = 0;
   // The address here of `bytes` that rank shared. `interrupted` ends the wait for a first mapping.
-  virtual Result<std::byte*> reach(int rank, const shm::MemoryRef& reference, size_t bytes, int64_t deadline_ns,
-                                   const std::function<Status()>& interrupted) = 0;
+  virtual Result<std::byte*> reach(int rank, const shm::MemoryRef& reference, size_t bytes,
+                                   int64_t deadline_ns, const std::function<Status()>& interrupted) = 0;
 
   // Copies from an address in the peer's process; only where can_read() was agreed on.
   virtual Status read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;

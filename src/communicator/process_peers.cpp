@@ -1,8 +1,6 @@
 // Ranks that are processes of one host: buffers of the shared heap are mapped on first use.
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include <sys/uio.h>
 
@@ -27,7 +25,8 @@ class ProcessPeers final : public Peers {
   std::string find_lost(const std::function<bool(int)>& excused) override {
     if (!watch_.check()) return {};
     for (const DeadPeer& dead : watch_.check_all()) {
-      if (!excused(dead.rank)) return fmt::format("rank {} (pid {}) was lost: {}", dead.rank, dead.pid, dead.how);
+      if (!excused(dead.rank))
+        return fmt::format("rank {} (pid {}) was lost: {}", dead.rank, dead.pid, dead.how);
     }
     return {};
   }
@@ -39,10 +38,7 @@ class ProcessPeers final : public Peers {
   Result<shm::MemoryRef> share(const void* pointer, size_t bytes) override {
     const auto place = SharedHeap::instance().find(pointer, bytes);
     if (!place) return shm::MemoryRef{};
-    if (std::find(published_.begin(), published_.end(), place->segment_id) == published_.end()) {
-      if (Status status = segments_.publish(place->segment_id); !status.ok()) return status;
-      published_.push_back(place->segment_id);
-    }
+    if (Status status = segments_.publish(place->segment_id); !status.ok()) return status;
     return shm::MemoryRef{place->segment_id, place->offset};
   }
 
@@ -89,7 +85,6 @@ class ProcessPeers final : public Peers {
   HostGroup& group_;
   PeerWatch watch_;
   PeerSegments segments_;
-  std::vector<uint32_t> published_;
 };
 
 }  // namespace

@@ -18,15 +18,16 @@ bool reduces(Collective collective) {
 Status check(const Call& call, int world_size) {
   if (reduces(call.collective) && !is_reducible(call.type, call.op)) {
     return Status(ErrorCode::kUnsupportedType,
-                  fmt::format("{} cannot reduce {} with {}: use another type or operation", name_of(call.collective),
-                              name_of(call.type), name_of(call.op)));
+                  fmt::format("{} cannot reduce {} with {}: use another type or operation",
+                              name_of(call.collective), name_of(call.type), name_of(call.op)));
   }
   if (call.root < 0 || call.root >= world_size) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: root {} is not a rank of this group (0 to {})", name_of(call.collective), call.root,
-                              world_size - 1));
+                  fmt::format("{}: root {} is not a rank of this group (0 to {})", name_of(call.collective),
+                              call.root, world_size - 1));
   }
-  if (call.count > 0 && call.collective != Collective::kBarrier && (call.send == nullptr || call.recv == nullptr)) {
+  if (call.count > 0 && call.collective != Collective::kBarrier &&
+      (call.send == nullptr || call.recv == nullptr)) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("{} of {} elements got a null buffer", name_of(call.collective), call.count));
   }
@@ -99,7 +100,8 @@ Result<PreparedCall> ProgramCache::make(const Call& call) const {
   const size_t own = call.count * element;
   const size_t all = own * static_cast<size_t>(world_size_);
   if (call.count > (size_t{1} << 47) / element / static_cast<size_t>(world_size_)) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("{} of {} elements is beyond any memory", name_of(call.collective), call.count));
+    return Status(ErrorCode::kInvalidArgument, fmt::format("{} of {} elements is beyond any memory",
+                                                           name_of(call.collective), call.count));
   }
   prepared.input_bytes = call.collective == Collective::kReduceScatter ? all : own;
   prepared.output_bytes = call.collective == Collective::kAllGather ? all : own;
@@ -107,8 +109,8 @@ Result<PreparedCall> ProgramCache::make(const Call& call) const {
 
   PlanNames names = choose(call.collective, own, world_size_, forced_);
   const Plan* staged_plan = find_plan(call.collective, names.staged);
-  if (staged_plan != nullptr && !staged_plan->rank_ordered && call.op == ReduceOp::kAvg && reduces(call.collective) &&
-      call.type <= DataType::kUInt64) {
+  if (staged_plan != nullptr && !staged_plan->rank_ordered && call.op == ReduceOp::kAvg &&
+      reduces(call.collective) && call.type <= DataType::kUInt64) {
     names = choose(call.collective, own, world_size_, {});  // a 64-bit sum has no room in partial results
   }
   if (!names.eager.empty()) {
@@ -146,9 +148,8 @@ CallKernel ProgramCache::kernel_of(const Call& call, const Program& program) con
 Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_view plan_name) const {
   const Plan* plan = find_plan(call.collective, plan_name);
   if (plan == nullptr) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("COLLECTIVE_OPS_ALGORITHM={}: there is no such algorithm for {}", plan_name,
-                              name_of(call.collective)));
+    return Status(ErrorCode::kInternal,
+                  fmt::format("there is no plan {} for {}", plan_name, name_of(call.collective)));
   }
   Binding binding{.rank = rank_,
                   .world_size = world_size_,
@@ -159,11 +160,12 @@ Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_
   auto program = lower(*plan, binding);
   if (!program.ok()) return program.status();
   if (!program->eager && program->scratch_bytes > shm::kScratchBytes) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{} of {} elements by \"{}\" needs {} bytes of staging memory, more than the {} there are: "
-                              "that algorithm is for hosts, and on one host only for small calls",
-                              name_of(call.collective), call.count, plan->name, program->scratch_bytes,
-                              shm::kScratchBytes));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{} of {} elements by \"{}\" needs {} bytes of staging memory, more than the {} there are: "
+            "that algorithm is for hosts, and on one host only for small calls",
+            name_of(call.collective), call.count, plan->name, program->scratch_bytes, shm::kScratchBytes));
   }
   PreparedProgram prepared;
   prepared.read_bytes.resize(static_cast<size_t>(world_size_));
@@ -173,12 +175,13 @@ Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_
   if (!program->rank_ordered && reduces(call.collective) && call.op == ReduceOp::kAvg) {
     prepared.final_division = reduce_kernel(call.type, ReduceOp::kAvg);
   }
-  prepared.awaits_all = std::count_if(program->instructions.begin(), program->instructions.end(), [](const auto& one) {
-                          return one.kind == Instruction::Kind::kAwait;
-                        }) == world_size_ - 1;
+  prepared.awaits_all =
+      std::count_if(program->instructions.begin(), program->instructions.end(),
+                    [](const auto& one) { return one.kind == Instruction::Kind::kAwait; }) == world_size_ - 1;
   prepared.program = std::move(*program);
   const auto& names = algorithm_names();
-  prepared.algorithm = static_cast<uint8_t>(std::find(names.begin(), names.end(), plan->name) - names.begin());
+  prepared.algorithm =
+      static_cast<uint8_t>(std::find(names.begin(), names.end(), plan->name) - names.begin());
   return prepared;
 }
 

@@ -19,10 +19,10 @@ struct PreparedProgram {
   Program program;
   CallKernel kernel;
   ReduceKernel final_division = nullptr;  // of averages by plans that reduce partial results
-  bool awaits_all = false;           // once it has run, every rank is known to have announced the call
-  uint8_t algorithm = 0;             // index into algorithm_names()
-  uint64_t copied_bytes = 0;         // by this rank, into or out of scratch
-  std::vector<uint64_t> read_bytes;  // from each peer's memory
+  bool awaits_all = false;                // once it has run, every rank is known to have announced the call
+  uint8_t algorithm = 0;                  // index into algorithm_names()
+  uint64_t copied_bytes = 0;              // by this rank, into or out of scratch
+  std::vector<uint64_t> read_bytes;       // from each peer's memory
   std::vector<uint64_t> written_bytes;
 };
 

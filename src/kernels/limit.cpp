@@ -55,7 +55,8 @@ class Mapping {
     begin_ = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin_ == MAP_FAILED) return failure("map memory");
     const uintptr_t aligned = (reinterpret_cast<uintptr_t>(begin_) + kHugePage - 1) / kHugePage * kHugePage;
-    address_ = mmap(reinterpret_cast<void*>(aligned), size_, PROT_READ | PROT_WRITE, flags | MAP_FIXED, file_, 0);
+    address_ =
+        mmap(reinterpret_cast<void*>(aligned), size_, PROT_READ | PROT_WRITE, flags | MAP_FIXED, file_, 0);
     if (address_ == MAP_FAILED) return failure("map memory");
     if (options.huge_pages) {  // advice: its failure is no error
       madvise(address_, size_, MADV_HUGEPAGE);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "algorithms/algorithms.h"
 #include "base/environment.h"
 
 namespace collective_ops {
@@ -16,8 +17,8 @@ struct EagerLimit {
   int ranks;  // up to this many
   size_t bytes;
 };
-constexpr std::array kAllReduceLimits = {EagerLimit{2, 32 << 10}, EagerLimit{4, 16 << 10}, EagerLimit{8, 8 << 10},
-                                         EagerLimit{1 << 20, 2 << 10}};
+constexpr std::array kAllReduceLimits = {EagerLimit{2, 32 << 10}, EagerLimit{4, 16 << 10},
+                                         EagerLimit{8, 8 << 10}, EagerLimit{1 << 20, 2 << 10}};
 
 // From here on the two system calls a peer costs are cheaper than passing everything through staging memory.
 constexpr size_t kReadFrom = 512 << 10;
@@ -50,13 +51,22 @@ Result<Forced> forced_by_environment() {
                   fmt::format("COLLECTIVE_OPS_PATH=\"{}\": expected auto, staged, direct or read", path));
   }
   const std::string algorithm = environment_text("COLLECTIVE_OPS_ALGORITHM");
-  if (algorithm != "auto") forced.algorithm = algorithm;
+  if (algorithm == "auto") return forced;
+  std::string known;
+  for (const Algorithm& one : algorithms()) {
+    if (one.name == algorithm) forced.algorithm = algorithm;
+    if (known.find(one.name) == std::string::npos) known += fmt::format(", {}", one.name);
+  }
+  if (forced.algorithm.empty()) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("COLLECTIVE_OPS_ALGORITHM=\"{}\": expected auto{}", algorithm, known));
+  }
   return forced;
 }
 
 PlanNames choose(Collective collective, size_t bytes, int world_size, const Forced& forced) {
   if (collective == Collective::kBarrier) return {.eager = "arrival"};
-  if (!forced.algorithm.empty()) {
+  if (find_plan(collective, forced.algorithm) != nullptr) {
     const std::string_view name = forced.algorithm;
     if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
     if (name == "read") return {.read = name, .staged = staged_plan(collective)};
@@ -70,7 +80,8 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
   if ((automatic && bytes >= kReadFrom) || forced.path == PathChoice::kRead) {
     names.read = collective == Collective::kAllReduce ? "read" : "direct";
   }
-  if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size)) names.eager = "one_shot";
+  if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size))
+    names.eager = "one_shot";
   return names;
 }
 

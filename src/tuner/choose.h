@@ -17,7 +17,7 @@ enum class PathChoice : uint8_t { kAuto, kStaged, kDirect, kRead };
 // What COLLECTIVE_OPS_PATH and COLLECTIVE_OPS_ALGORITHM force; must be equal on all ranks.
 struct Forced {
   PathChoice path = PathChoice::kAuto;
-  std::string algorithm;  // empty: choose
+  std::string algorithm;  // empty: choose; a collective that has no such algorithm is chosen for as well
 };
 Result<Forced> forced_by_environment();
 

@@ -43,9 +43,6 @@ def test_this_project_is_tidy() -> None:
     assert [line for line in tidy(ROOT)[1].splitlines() if TABLE not in line] == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the table lacks variables of the launcher; with them, delete this mark"
-)
 def test_this_project_reads_only_variables_of_the_table() -> None:
     assert [line for line in tidy(ROOT)[1].splitlines() if TABLE in line] == []
 

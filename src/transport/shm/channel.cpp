@@ -6,7 +6,9 @@
 namespace collective_ops::shm {
 
 Channel::Channel(std::byte* memory, size_t bytes)
-    : header_(reinterpret_cast<Header*>(memory)), ring_(memory + sizeof(Header)), capacity_(bytes - sizeof(Header)) {}
+    : header_(reinterpret_cast<Header*>(memory)),
+      ring_(memory + sizeof(Header)),
+      capacity_(bytes - sizeof(Header)) {}
 
 size_t Channel::write_some(const std::byte* from, size_t bytes) {
   const uint64_t written = header_->written.load(std::memory_order_relaxed);

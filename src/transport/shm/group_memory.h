@@ -19,10 +19,10 @@
 namespace collective_ops::shm {
 
 inline constexpr size_t kCacheLine = 64;
-inline constexpr int kEagerDepth = 4;                 // calls whose lines and eager slots exist at once
-inline constexpr size_t kInlineBytes = 40;            // payload that fits in a line
-inline constexpr size_t kEagerBytes = 64 * 1024;      // payload of an eager slot
-inline constexpr size_t kScratchBytes = 2 << 20;      // staging memory of a rank
+inline constexpr int kEagerDepth = 4;             // calls whose lines and eager slots exist at once
+inline constexpr size_t kInlineBytes = 40;        // payload that fits in a line
+inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of an eager slot
+inline constexpr size_t kScratchBytes = 2 << 20;  // staging memory of a rank
 inline constexpr int kMaxRanks = 1024;
 
 // Announced in place of a call that failed before it began, so that peers in that call learn of it.
@@ -33,7 +33,8 @@ struct Signature {
   uint64_t head = 0;   // sequence (low 32 bits), collective, type, op, 0
   uint64_t shape = 0;  // count (low 48 bits), root; of v variants a hash of the counts
 
-  static Signature of(uint32_t sequence, Collective collective, DataType type, ReduceOp op, uint64_t count, int root) {
+  static Signature of(uint32_t sequence, Collective collective, DataType type, ReduceOp op, uint64_t count,
+                      int root) {
     return {sequence | uint64_t(collective) << 32 | uint64_t(type) << 40 | uint64_t(op) << 48,
             (count & ((uint64_t{1} << 48) - 1)) | uint64_t(root) << 48};
   }
@@ -69,7 +70,7 @@ struct alignas(kCacheLine) Line {
     struct {
       uint64_t input_address;  // in the rank's own process
       uint64_t output_address;
-      uint64_t input_offset;   // in its segment
+      uint64_t input_offset;  // in its segment
       uint64_t output_offset;
       uint32_t output_segment;
     } memory;
@@ -82,11 +83,13 @@ inline constexpr uint32_t kReads = 1;
 inline constexpr uint32_t kReadsNot = 2;
 
 struct alignas(2 * kCacheLine) RankState {
-  std::atomic<uint64_t> progress;  // sequence << 24 | step of this rank's call
+  std::atomic<uint64_t> progress;                      // sequence << 24 | step of this rank's call
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // peers that sleep on a word of this rank
-  std::atomic<uint32_t> left;      // 1: has left the group in an orderly way
-  std::atomic<uint64_t> probe;     // address in this rank's process of kProbe, for peers to try to read; 0: not yet
-  std::atomic<uint32_t> reads_peers;  // kReads or kReadsNot: whether the kernel let this rank read all of them
+  std::atomic<uint32_t> left;                          // 1: has left the group in an orderly way
+  std::atomic<uint64_t>
+      probe;  // address in this rank's process of kProbe, for peers to try to read; 0: not yet
+  std::atomic<uint32_t>
+      reads_peers;  // kReads or kReadsNot: whether the kernel let this rank read all of them
   // For `collective-ops status`: what this rank did last.
   std::atomic<uint64_t> issued;    // calls begun
   std::atomic<uint64_t> finished;  // calls completed
@@ -120,7 +123,9 @@ class GroupMemory {
   int world_size() const { return world_size_; }
   GroupHeader& header() const { return *reinterpret_cast<GroupHeader*>(base_); }
   RankState& state(int rank) const { return states_[rank]; }
-  Line& line(int rank, uint64_t sequence) const { return lines_[rank * kEagerDepth + sequence % kEagerDepth]; }
+  Line& line(int rank, uint64_t sequence) const {
+    return lines_[rank * kEagerDepth + sequence % kEagerDepth];
+  }
   std::byte* eager(int rank, uint64_t sequence) const {
     return eager_ + (rank * kEagerDepth + sequence % kEagerDepth) * kEagerBytes;
   }

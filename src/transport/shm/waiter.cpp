@@ -119,7 +119,8 @@ bool Waiter::sleep_until(const Awaited& awaited) {
     peer.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint64_t seen = awaited.word->load(std::memory_order_seq_cst);
     if (!awaited.reached(seen)) {
-      const int64_t left = deadline_ns() == kNoDeadline ? nap : std::max<int64_t>(deadline_ns() - monotonic_ns(), 1000);
+      const int64_t left =
+          deadline_ns() == kNoDeadline ? nap : std::max<int64_t>(deadline_ns() - monotonic_ns(), 1000);
       futex_sleep(*awaited.word, seen, std::min(nap, left));
     }
     peer.sleepers.fetch_sub(1, std::memory_order_relaxed);

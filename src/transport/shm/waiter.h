@@ -72,7 +72,8 @@ class Waiter {
 
   // Whether a line that shows `head` has announced call `sequence` (sequences wrap at 2^32).
   static bool arrived(uint64_t head, uint64_t sequence) {
-    return head != 0 && static_cast<int32_t>(static_cast<uint32_t>(head) - static_cast<uint32_t>(sequence)) >= 0;
+    return head != 0 &&
+           static_cast<int32_t>(static_cast<uint32_t>(head) - static_cast<uint32_t>(sequence)) >= 0;
   }
 
  private:
@@ -82,7 +83,9 @@ class Waiter {
     uint64_t value;
     int peer;
     Compare compare;
-    bool reached(uint64_t seen) const { return compare == Compare::kAtLeast ? seen >= value : arrived(seen, value); }
+    bool reached(uint64_t seen) const {
+      return compare == Compare::kAtLeast ? seen >= value : arrived(seen, value);
+    }
   };
 
   bool wait_for(const Awaited& awaited);

@@ -20,7 +20,8 @@ TEST(Queue, StartedCallsRunInOrderAmongBlockingOnes) {
       std::vector<std::shared_ptr<Work>> works;
       for (auto& vector : data) works.push_back(comm.start(sum_of(vector.data(), vector.size())));
       // Depends on the results of the ones before: 3 * 3 = 9.
-      ASSERT_TRUE(comm.all_reduce(data[0].data(), data[0].data(), 300, DataType::kFloat32, ReduceOp::kSum).ok());
+      ASSERT_TRUE(
+          comm.all_reduce(data[0].data(), data[0].data(), 300, DataType::kFloat32, ReduceOp::kSum).ok());
       for (auto& work : works) ASSERT_TRUE(work->wait().ok());
       ASSERT_EQ(data[0][299], 9.0f);
       ASSERT_EQ(data[7][299], 3.0f);
@@ -54,7 +55,10 @@ TEST(Queue, LeavingFinishesWhatWasStarted) {
   {
     ThreadRanks ranks(2);
     (void)ranks[0].start(sum_of(first.data(), 10));
-    std::thread other([&] { EXPECT_TRUE(ranks[1].all_reduce(second.data(), second.data(), 10, DataType::kFloat32, ReduceOp::kSum).ok()); });
+    std::thread other([&] {
+      EXPECT_TRUE(
+          ranks[1].all_reduce(second.data(), second.data(), 10, DataType::kFloat32, ReduceOp::kSum).ok());
+    });
     ranks.drop(0);
     other.join();
   }
