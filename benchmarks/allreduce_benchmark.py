@@ -164,7 +164,7 @@ def measure(contenders: list[Contender], repeats: int, ops: Any, torch: Any) -> 
     for contender in contenders:
         for _ in range(3):
             once = timed(contender, reduce_max, ops.barrier)
-        contender.iterations = max(1, min(20000, int(BATCH_SECONDS / once)))
+        contender.iterations = max(3, min(20000, int(BATCH_SECONDS / once)))
     for _ in range(repeats):
         for contender in contenders:
             contender.seconds.append(timed(contender, reduce_max, ops.barrier))
@@ -217,18 +217,16 @@ def run_ranks(ranks: int, cases: list[Any], repeats: int) -> list[dict[str, Any]
     """Starts `ranks` processes, shows rank 0's rows as they come, returns them."""
     with tempfile.TemporaryDirectory() as scratch:
         plan = {"ranks": ranks, "cases": cases, "repeats": repeats, "store": f"{scratch}/store"}
-        processes = []
+        job = f"benchmark-{uuid.uuid4()}"
+        processes: list[subprocess.Popen[str]] = []
         for rank in range(ranks):
             env = {
                 **os.environ,
                 "RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
                 "OMP_NUM_THREADS": "1",
-                "COLLECTIVE_OPS_JOB_ID": f"benchmark-{uuid.uuid4()}",
+                "COLLECTIVE_OPS_JOB_ID": job,
             }
-            if processes:
-                env["COLLECTIVE_OPS_JOB_ID"] = job
-            job = env["COLLECTIVE_OPS_JOB_ID"]
             command = [sys.executable, os.path.abspath(__file__), "--as-rank", json.dumps(plan)]
             stdout = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
             processes.append(subprocess.Popen(command, env=env, stdout=stdout, text=True))
