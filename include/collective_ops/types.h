@@ -74,6 +74,10 @@ std::optional<DataType> data_type_from(std::string_view name);
 std::optional<ReduceOp> reduce_op_from(std::string_view name);  // "avg" and "mean", "prod" and "product"
 std::optional<Collective> collective_from(std::string_view name);
 
+bool has_root(Collective collective);
+// Whether elements are combined, so that the operation counts.
+bool reduces(Collective collective);
+
 // Whether elements of `type` can be combined by `op`.
 bool is_reducible(DataType type, ReduceOp op);
 

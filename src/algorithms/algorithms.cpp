@@ -26,6 +26,19 @@ constexpr std::array kAlgorithms = {
     Algorithm{"direct", Collective::kReduceScatter, reduce_scatter_direct},
     Algorithm{"staged", Collective::kReduceScatter, reduce_scatter_staged},
     Algorithm{"ring", Collective::kReduceScatter, reduce_scatter_ring},
+    Algorithm{"one_shot", Collective::kReduce, reduce_one_shot},
+    Algorithm{"direct", Collective::kReduce, reduce_direct},
+    Algorithm{"read", Collective::kReduce, reduce_read},
+    Algorithm{"staged", Collective::kReduce, reduce_staged},
+    Algorithm{"one_shot", Collective::kGather, gather_one_shot},
+    Algorithm{"direct", Collective::kGather, gather_direct},
+    Algorithm{"staged", Collective::kGather, gather_staged},
+    Algorithm{"one_shot", Collective::kScatter, scatter_one_shot},
+    Algorithm{"direct", Collective::kScatter, scatter_direct},
+    Algorithm{"staged", Collective::kScatter, scatter_staged},
+    Algorithm{"one_shot", Collective::kAllToAll, all_to_all_one_shot},
+    Algorithm{"direct", Collective::kAllToAll, all_to_all_direct},
+    Algorithm{"staged", Collective::kAllToAll, all_to_all_staged},
 };
 
 std::vector<Plan> make_plans() {

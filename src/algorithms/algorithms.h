@@ -39,5 +39,18 @@ Plan reduce_scatter_one_shot();
 Plan reduce_scatter_direct();
 Plan reduce_scatter_staged();
 Plan reduce_scatter_ring();
+Plan reduce_one_shot();
+Plan reduce_direct();
+Plan reduce_read();
+Plan reduce_staged();
+Plan gather_one_shot();
+Plan gather_direct();
+Plan gather_staged();
+Plan scatter_one_shot();
+Plan scatter_direct();
+Plan scatter_staged();
+Plan all_to_all_one_shot();
+Plan all_to_all_direct();
+Plan all_to_all_staged();
 
 }  // namespace collective_ops

@@ -67,6 +67,25 @@ std::optional<Collective> collective_from(std::string_view name) {
   return find<Collective>(kCollectives, name);
 }
 
+bool has_root(Collective collective) {
+  switch (collective) {
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kGather:
+    case Collective::kGatherV:
+    case Collective::kScatter:
+    case Collective::kScatterV:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduceScatterV || collective == Collective::kReduce;
+}
+
 bool is_reducible(DataType type, ReduceOp op) {
   const bool integer = type <= DataType::kUInt64;
   const bool floating = type >= DataType::kFloat16 && type <= DataType::kFloat64;

@@ -6,12 +6,12 @@ namespace collective_ops {
 
 Layout block_layout(const Plan& plan) {
   for (Layout layout : {plan.input, plan.output}) {
-    if (layout == Layout::kSlices || layout == Layout::kConcatenated) return layout;
+    if (layout == Layout::kSlices || has_counts(layout)) return layout;
   }
   return plan.input;
 }
 
-Geometry::Geometry(const Plan& plan, const Binding& binding) {
+Geometry::Geometry(const Plan& plan, const Binding& binding) : ranks_(binding.world_size) {
   const int n = binding.world_size;
   const uint64_t bytes = binding.count * binding.element_size;
   blocks_.resize(n);
@@ -32,6 +32,10 @@ Geometry::Geometry(const Plan& plan, const Binding& binding) {
         total_ += length;
       }
       break;
+    case Layout::kByDestination:
+    case Layout::kBySource:
+      divide_by_pair(binding);
+      return;
     case Layout::kOwn:
       for (Extent& block : blocks_) block = {0, bytes};
       total_ = bytes;
@@ -42,12 +46,36 @@ Geometry::Geometry(const Plan& plan, const Binding& binding) {
   for (const Extent& block : blocks_) longest_ = std::max(longest_, block.length);
 }
 
+void Geometry::divide_by_pair(const Binding& binding) {
+  const auto n = static_cast<size_t>(ranks_);
+  pairs_.assign(n * n, binding.count * binding.element_size);
+  for (size_t i = 0; i < binding.counts.size(); ++i) pairs_[i] = binding.counts[i] * binding.element_size;
+  longest_ = *std::ranges::max_element(pairs_);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (Layout layout : {Layout::kByDestination, Layout::kBySource}) {
+      total_ = std::max(total_, by_pair(layout, true, rank, rank).length);
+    }
+  }
+}
+
+Extent Geometry::by_pair(Layout layout, bool whole, int owner, int block) const {
+  const auto bytes = [&](int b) {
+    return layout == Layout::kByDestination ? pairs_[owner * ranks_ + b] : pairs_[b * ranks_ + owner];
+  };
+  uint64_t offset = 0;
+  for (int b = 0; b < (whole ? ranks_ : block); ++b) offset += bytes(b);
+  return whole ? Extent{0, offset} : Extent{offset, bytes(block)};
+}
+
 Extent Geometry::in(Layout layout, bool whole, int owner, int block) const {
   switch (layout) {
     case Layout::kOwn:
       return {0, blocks_[owner].length};
     case Layout::kNone:
       return {0, 0};
+    case Layout::kByDestination:
+    case Layout::kBySource:
+      return by_pair(layout, whole, owner, block);
     default:
       return whole ? Extent{0, total_} : blocks_[block];
   }

@@ -26,8 +26,9 @@ class Geometry {
   // `binding` must have passed lower()'s checks.
   Geometry(const Plan& plan, const Binding& binding);
 
-  // Block b where all blocks stand in one space.
+  // Block b where all blocks stand in one space and lie alike on all ranks.
   Extent block(int b) const { return blocks_[b]; }
+  // Bytes of all blocks together; where that differs between ranks, the most that any has.
   uint64_t total() const { return total_; }
   uint64_t longest_block() const { return longest_; }
 
@@ -37,10 +38,22 @@ class Geometry {
   uint64_t size_of(Layout layout, int owner) const { return in(layout, true, owner, owner).length; }
 
  private:
+  void divide_by_pair(const Binding& binding);
+  Extent by_pair(Layout layout, bool whole, int owner, int block) const;
+
+  int ranks_ = 0;
+  std::vector<uint64_t> pairs_;  // bytes from rank s to rank d at s * ranks_ + d
   std::vector<Extent> blocks_;
   uint64_t total_ = 0;
   uint64_t longest_ = 0;
 };
+
+// Of blocks that differ from rank to rank.
+constexpr bool is_by_pair(Layout layout) {
+  return layout == Layout::kByDestination || layout == Layout::kBySource;
+}
+// Of n blocks that may be of different sizes.
+constexpr bool has_counts(Layout layout) { return layout == Layout::kConcatenated || is_by_pair(layout); }
 
 // How scratch is divided: as the caller's space that holds all blocks.
 Layout block_layout(const Plan& plan);

@@ -19,7 +19,7 @@ bool is_data(Action action) {
          action == Action::kReceive;
 }
 
-Status check(const Binding& b) {
+Status check(const Plan& plan, const Binding& b) {
   const auto invalid = [](std::string text) { return Status(ErrorCode::kInvalidArgument, std::move(text)); };
   if (b.world_size < 1 || b.world_size > kMaxRanks) {
     return invalid(fmt::format("a group of {} ranks: give 1 to {}", b.world_size, kMaxRanks));
@@ -37,11 +37,13 @@ Status check(const Binding& b) {
   if (b.chunk_bytes == 0 || b.chunk_bytes % kCacheLine != 0) {
     return invalid(fmt::format("chunks of {} bytes: give a multiple of {}", b.chunk_bytes, kCacheLine));
   }
-  if (!b.counts.empty() && b.counts.size() != static_cast<size_t>(b.world_size)) {
-    return invalid(fmt::format("{} counts for {} ranks: give one per rank", b.counts.size(), b.world_size));
+  const auto ranks = static_cast<size_t>(b.world_size);
+  const size_t wanted = is_by_pair(block_layout(plan)) ? ranks * ranks : ranks;
+  if (!b.counts.empty() && b.counts.size() != wanted) {
+    return invalid(fmt::format("{} counts for {} ranks: give {}", b.counts.size(), ranks, wanted));
   }
   // Sums of all blocks, and of pieces of scratch, stay far from overflow.
-  const size_t limit = (size_t{1} << 62) / b.element_size / (b.counts.empty() ? b.world_size : 1);
+  const size_t limit = (size_t{1} << 62) / b.element_size / (b.counts.empty() ? wanted : 1);
   size_t left = limit;
   for (size_t count : b.counts.empty() ? std::vector<size_t>{b.count} : b.counts) {
     if (count > left) return invalid(fmt::format("{} elements are more than can be addressed", count));
@@ -70,6 +72,7 @@ class Lowering {
     program_.reads_only_root_input = plan_.reads_only_root_input;
     program_.reads_peer_output = plan_.reads_peer_output;
     program_.writes_peer_output = plan_.writes_peer_output;
+    program_.writes_only_root_output = plan_.writes_only_root_output;
     program_.rank_ordered = plan_.rank_ordered;
     place_scratch();
     for (const Loop& loop : plan_.loops) lower_loop(loop);
@@ -388,7 +391,7 @@ class Lowering {
 }  // namespace
 
 Result<Program> lower(const Plan& plan, const Binding& binding) {
-  if (Status status = check(binding); !status.ok()) return status;
+  if (Status status = check(plan, binding); !status.ok()) return status;
   return Lowering(plan, binding).run();
 }
 

@@ -63,15 +63,19 @@ Status Machine::prepare() {
 // The caller's buffers are new in every call.
 void Machine::place_buffers(CallState& state) {
   const ProofCall& call = state.call;
-  const bool in_place = call.in_place || call.plan->collective == Collective::kBroadcast;
+  const Plan& plan = *call.plan;
   for (int r = 0; r < n_; ++r) {
-    const uint64_t in = state.geometry.size_of(call.plan->input, r);
-    const uint64_t out = state.geometry.size_of(call.plan->output, r);
+    const bool has_input = !plan.input_at_root || r == call.binding.root;
+    const bool has_output = !plan.output_at_root || r == call.binding.root;
+    const bool can_be = has_input && has_output && !is_by_pair(plan.input);
+    const bool in_place = can_be && (call.in_place || plan.collective == Collective::kBroadcast);
+    const uint64_t in = has_input ? state.geometry.size_of(plan.input, r) : 0;
+    const uint64_t out = has_output ? state.geometry.size_of(plan.output, r) : 0;
     AbstractMemory& first = memories_.emplace_back(in_place ? std::max(in, out) : in);
     AbstractMemory& second = in_place ? first : memories_.emplace_back(out);
-    const bool gathers = in_place && call.plan->output == Layout::kConcatenated;
-    const bool scatters = in_place && call.plan->input == Layout::kConcatenated;
-    const uint64_t mine = state.geometry.block(r).offset;
+    const bool gathers = in_place && plan.output == Layout::kConcatenated;
+    const bool scatters = in_place && plan.input == Layout::kConcatenated;
+    const uint64_t mine = gathers || scatters ? state.geometry.block(r).offset : 0;
     state.input.push_back({&first, gathers ? mine : 0, in});
     state.output.push_back({&second, scatters ? mine : 0, out});
   }

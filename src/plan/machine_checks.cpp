@@ -9,21 +9,31 @@ namespace collective_ops::proof {
 
 using Kind = Instruction::Kind;
 
+namespace {
+
+bool moves_from_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kScatter;
+}
+
+}  // namespace
+
 bool Machine::check_output(int r) {
   const CallState& call = calls_[ranks_[r].call];
   const Plan& plan = *call.call.plan;
+  const Geometry& geometry = call.geometry;
   const Window& window = call.output[r];
-  const bool gathers = plan.collective == Collective::kAllGather;
+  if (window.size == 0) return true;
+  const bool gathers = has_counts(plan.output);  // block b is from rank b
   for (int b = 0; b < (gathers ? n_ : 1); ++b) {
-    const Extent block = gathers ? call.geometry.block(b) : Extent{0, window.size};
+    const Extent block = geometry.in(plan.output, !gathers, r, b);
     if (block.length == 0) continue;
     const uint64_t begin = window.offset + block.offset;
     std::vector<Piece> pieces;
     if (!read(r, {window.memory, begin, begin + block.length, Space::kOutput, r}, pieces)) return false;
-    const int source = gathers ? b : plan.collective == Collective::kBroadcast ? call.call.binding.root : -1;
+    const int source = gathers ? b : moves_from_root(plan.collective) ? call.call.binding.root : -1;
     int64_t expected = 0;
-    if (plan.collective == Collective::kReduceScatter) {
-      expected = static_cast<int64_t>(call.geometry.block(r).offset);
+    if (has_counts(plan.input)) {  // block r is for rank r
+      expected = static_cast<int64_t>(geometry.in(plan.input, false, std::max(source, 0), r).offset);
     }
     uint64_t at = 0;
     for (const Piece& piece : pieces) {

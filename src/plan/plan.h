@@ -26,6 +26,10 @@ enum class Layout : uint8_t {
   kSlices,        // one vector, divided into n nearly equal slices (cache-line multiples)
   kOwn,           // one block, the owner's; at offset 0
   kConcatenated,  // n blocks, one per rank, of the call's count each (or of its counts)
+  // n blocks of the owner's own sizes, where each rank sends another block to each: block b of the input
+  // is for rank b, block b of the output is from rank b.
+  kByDestination,
+  kBySource,
   kNone,
 };
 
@@ -126,12 +130,16 @@ struct Plan {
   // Eager: scratch is the call's small slot in a ring of slots, written before arrival, so the only
   // synchronisation is the arrival. Otherwise scratch is written only after all ranks have arrived.
   bool eager = false;
-  bool reads_peer_input = false;       // needs every rank's input in memory that its peers see
-  bool reads_only_root_input = false;  // of the former: only the root's
-  bool reads_peer_output = false;      // copies from peers' outputs, which may be private (see below)
-  bool writes_peer_output = false;     // needs every rank's output there
+  bool reads_peer_input = false;         // needs every rank's input in memory that its peers see
+  bool reads_only_root_input = false;    // of the former: only the root's
+  bool reads_peer_output = false;        // copies from peers' outputs, which may be private (see below)
+  bool writes_peer_output = false;       // needs every rank's output there
+  bool writes_only_root_output = false;  // of the former: only the root's
   // Where a plan writes no peer's output, "memory that its peers see" may also be private memory that the
   // kernel lets peers read (process_vm_readv).
+  // Only the root has an input (scatter) or an output (reduce, gather); the other ranks' is of no bytes.
+  bool input_at_root = false;
+  bool output_at_root = false;
   // Every result is one reduction of n inputs in the order of ranks. Otherwise partial results are
   // reduced further, so an average has to be divided at the end.
   bool rank_ordered = true;

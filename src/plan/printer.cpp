@@ -14,6 +14,10 @@ std::string_view name_of(Layout layout) {
       return "one block";
     case Layout::kConcatenated:
       return "n blocks";
+    case Layout::kByDestination:
+      return "n blocks by destination";
+    case Layout::kBySource:
+      return "n blocks by source";
     case Layout::kNone:
       return "none";
   }
@@ -135,7 +139,8 @@ std::string_view name_of(Space space) {
 
 std::string print(const Plan& plan) {
   std::string text = fmt::format("{} {}\n", name_of(plan.collective), plan.name);
-  text += fmt::format("  input: {}; output: {}\n", name_of(plan.input), name_of(plan.output));
+  text += fmt::format("  input{}: {}; output{}: {}\n", plan.input_at_root ? " of the root" : "",
+                      name_of(plan.input), plan.output_at_root ? " of the root" : "", name_of(plan.output));
   for (const ScratchRegion& region : plan.scratch) {
     text += fmt::format("  {}: {}\n", plan.eager ? "slot" : "scratch", text_of(region));
   }
@@ -143,7 +148,9 @@ std::string print(const Plan& plan) {
     text += plan.reads_only_root_input ? "  peers see the root's input\n" : "  peers see all inputs\n";
   }
   if (plan.reads_peer_output) text += "  peers read all outputs\n";
-  if (plan.writes_peer_output) text += "  peers see all outputs\n";
+  if (plan.writes_peer_output) {
+    text += plan.writes_only_root_output ? "  peers see the root's output\n" : "  peers see all outputs\n";
+  }
   if (!plan.rank_ordered) text += "  reduces partial results, not in the order of ranks\n";
   for (const Loop& loop : plan.loops) {
     text += fmt::format("{}:\n", head_of(loop));

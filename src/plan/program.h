@@ -19,8 +19,10 @@ struct Binding {
   int world_size = 1;
   int root = 0;
   size_t element_size = 4;
-  size_t count = 0;                 // elements, as in the call: of the vector (kSlices), else of one block
-  std::vector<size_t> counts;       // of v variants: elements of block b; empty otherwise
+  size_t count = 0;  // elements, as in the call: of the vector (kSlices), else of one block
+  // Of v variants: elements of block b; of all_to_all_v those from rank s to rank d at s * world_size + d.
+  // Empty otherwise.
+  std::vector<size_t> counts;
   size_t chunk_bytes = 256 * 1024;  // a multiple of 64
 };
 
@@ -73,6 +75,7 @@ struct Program {
   bool reads_only_root_input = false;
   bool reads_peer_output = false;
   bool writes_peer_output = false;
+  bool writes_only_root_output = false;
   bool rank_ordered = true;  // false: sources of kReduce may be partial results
 };
 

@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "algorithms/algorithms.h"
+#include "plan/geometry.h"
 
 namespace collective_ops {
 namespace {
 
 // A vector, or n blocks, of `bytes` in all; chunks of 1 KiB.
 Binding binding_of(const Plan& plan, int n, uint64_t bytes) {
-  const bool blocks = plan.input == Layout::kConcatenated || plan.output == Layout::kConcatenated;
+  const bool blocks = has_counts(plan.input) || has_counts(plan.output);
   return {.world_size = n, .element_size = 4, .count = bytes / 4 / (blocks ? n : 1), .chunk_bytes = 1024};
 }
 
@@ -40,6 +41,19 @@ TEST(Cost, BytesAreTheFormulas) {
     EXPECT_EQ(bytes(Collective::kReduceScatter, "direct"), (n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduceScatter, "one_shot"), (3 * n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduceScatter, "staged"), (3 * n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "one_shot"), (3 * n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "direct"), (n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "read"), (n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "staged"), (3 * n + 3) * s) << n;
+    EXPECT_EQ(bytes(Collective::kGather, "one_shot"), (4 * n - 2) * s / n) << n;
+    EXPECT_EQ(bytes(Collective::kGather, "direct"), 2 * s) << n;
+    EXPECT_EQ(bytes(Collective::kGather, "staged"), (4 * n - 2) * s / n) << n;
+    EXPECT_EQ(bytes(Collective::kScatter, "one_shot"), 4 * s) << n;
+    EXPECT_EQ(bytes(Collective::kScatter, "direct"), 2 * s) << n;
+    EXPECT_EQ(bytes(Collective::kScatter, "staged"), (4 * n - 2) * s / n) << n;
+    EXPECT_EQ(bytes(Collective::kAllToAll, "one_shot"), 4 * n * s) << n;
+    EXPECT_EQ(bytes(Collective::kAllToAll, "direct"), 2 * n * s) << n;
+    EXPECT_EQ(bytes(Collective::kAllToAll, "staged"), (4 * n - 2) * s) << n;
     EXPECT_EQ(bytes(Collective::kBarrier, "arrival"), 0u);
   }
 }
@@ -63,6 +77,17 @@ TEST(Cost, RoundsAreTheSynchronisationsOneAfterTheOther) {
   EXPECT_EQ(cost_of(Collective::kAllReduce, "two_shot", n, one_chunk).rounds, 3u);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "two_shot", n, three_chunks).rounds, 5u);
   EXPECT_EQ(cost_of(Collective::kReduceScatter, "staged", n, three_chunks).rounds, 4u);
+  EXPECT_EQ(cost_of(Collective::kReduce, "one_shot", n, one_chunk).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kReduce, "direct", n, one_chunk).rounds, 2u);
+  EXPECT_EQ(cost_of(Collective::kReduce, "read", n, one_chunk).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kReduce, "staged", n, three_chunks).rounds, 5u);
+  EXPECT_EQ(cost_of(Collective::kGather, "direct", n, three_chunks).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kGather, "staged", n, three_chunks).rounds, 4u);
+  EXPECT_EQ(cost_of(Collective::kScatter, "direct", n, three_chunks).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kScatter, "staged", n, three_chunks).rounds, 3u);
+  EXPECT_EQ(cost_of(Collective::kAllToAll, "one_shot", n, one_chunk).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kAllToAll, "direct", n, one_chunk).rounds, 2u);
+  EXPECT_EQ(cost_of(Collective::kAllToAll, "staged", n, three_chunks).rounds, 4u);
   EXPECT_EQ(cost_of(Collective::kAllGather, "ring", n, one_chunk).rounds, 1u + 7);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "ring", n, one_chunk).rounds, 1u + 14);
   EXPECT_EQ(cost_of(Collective::kAllReduce, "tree", n, one_chunk).rounds, 1u + 6);

@@ -11,6 +11,7 @@
 
 #include "algorithm_parameter.h"
 #include "algorithms/statements.h"
+#include "plan/geometry.h"
 #include "plan/proof.h"
 
 namespace collective_ops {
@@ -25,7 +26,9 @@ constexpr int kRanks = 5;
 // of several lengths, so that mistaken ones are noticed.
 Status prove_among_others(const Plan& plan) {
   Binding binding{.world_size = kRanks, .root = 2, .count = 613, .chunk_bytes = 64};
-  if (plan.input == Layout::kConcatenated || plan.output == Layout::kConcatenated) {
+  if (is_by_pair(plan.input)) {
+    for (size_t pair = 0; pair < kRanks * kRanks; ++pair) binding.counts.push_back(40 + 7 * pair % 90);
+  } else if (has_counts(plan.input) || has_counts(plan.output)) {
     binding.counts = {60, 90, 33, 124, 101};
   }
   const Plan* others[] = {find_plan(Collective::kAllReduce, "two_shot"),
@@ -123,8 +126,11 @@ std::set<std::string> harmless(const Plan& plan) {
   const auto is = [&](Collective collective, std::string_view name) {
     return plan.collective == collective && plan.name == name;
   };
-  // The root then only runs less far ahead.
-  if (is(Collective::kBroadcast, "staged")) return {"1.0: earlier by one chunk"};
+  // Who writes scratch then only runs less far ahead.
+  if (is(Collective::kBroadcast, "staged") || is(Collective::kGather, "staged") ||
+      is(Collective::kScatter, "staged")) {
+    return {"1.0: earlier by one chunk"};
+  }
   // A copy between two buffers of one rank may happen at any time.
   if (is(Collective::kAllGather, "staged")) return {"1.2: later by one chunk"};
   // Without scratch, arrival only finds ranks that make another call.

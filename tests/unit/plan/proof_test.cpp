@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "algorithm_parameter.h"
+#include "plan/geometry.h"
 
 namespace collective_ops {
 namespace {
@@ -15,7 +16,7 @@ constexpr size_t kChunk = 64;
 constexpr size_t kElement = 4;
 
 std::vector<int> roots_of(const Plan& plan, int n) {
-  if (plan.collective != Collective::kBroadcast) return {0};
+  if (!has_root(plan.collective)) return {0};
   std::vector<int> roots;
   for (int root = 0; root < n; ++root) roots.push_back(root);
   return roots;
@@ -70,21 +71,49 @@ TEST_P(ProofOfPlan, HoldsUnderEveryScheduleForFewRanks) {
 INSTANTIATE_TEST_SUITE_P(All, ProofOfPlan, testing::ValuesIn(algorithms().begin(), algorithms().end()),
                          test_name);
 
+// Counts of each pair of ranks from counts of each rank.
+Binding spread(Binding binding) {
+  const std::vector<size_t> each = std::move(binding.counts);
+  binding.counts.clear();
+  for (size_t source = 0; source < each.size(); ++source) {
+    for (size_t destination = 0; destination < each.size(); ++destination) {
+      binding.counts.push_back(each[(source * 3 + destination * 5) % each.size()]);
+    }
+  }
+  return binding;
+}
+
 class ProofOfUnequalBlocks : public testing::TestWithParam<Algorithm> {};
 
 TEST_P(ProofOfUnequalBlocks, Holds) {
-  const Binding binding{
-      .world_size = 5, .element_size = 2, .counts = {7, 0, 300, 1, 64}, .chunk_bytes = kChunk};
-  const Status status = prove(plan_of(GetParam()), binding);
-  EXPECT_TRUE(status.ok()) << status.message();
+  const Plan& plan = plan_of(GetParam());
+  Binding binding{.world_size = 5, .element_size = 2, .counts = {7, 0, 300, 1, 64}, .chunk_bytes = kChunk};
+  for (binding.root = 0; binding.root < 5; ++binding.root) {
+    const Status status = prove(plan, is_by_pair(plan.input) ? spread(binding) : binding);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+// For every number of ranks blocks of very different sizes, some of them empty; or all of them.
+TEST_P(ProofOfUnequalBlocks, HoldsForAllRanks) {
+  const Plan& plan = plan_of(GetParam());
+  for (int n = 1; n <= kMostRanks; ++n) {
+    for (int most : {0, 70}) {
+      Binding binding{.world_size = n, .root = n / 3, .element_size = 1, .chunk_bytes = kChunk};
+      for (int b = 0; b < n; ++b) binding.counts.push_back(b % 3 == 1 ? 0 : b * 29 % (most + 1));
+      if (is_by_pair(plan.input)) binding = spread(binding);
+      const ProofCall calls[] = {{&plan, binding, n % 2 == 0}, {&plan, binding, n % 2 == 1}};
+      const Status status = prove(calls, {static_cast<Schedule::Order>(n % 4), 7});
+      ASSERT_TRUE(status.ok()) << n << " ranks: " << status.message();
+    }
+  }
 }
 
 std::vector<Algorithm> algorithms_on_blocks() {
   std::vector<Algorithm> result;
   for (const Algorithm& algorithm : algorithms()) {
     const Plan& plan = plan_of(algorithm);
-    if (plan.input == Layout::kConcatenated || plan.output == Layout::kConcatenated)
-      result.push_back(algorithm);
+    if (has_counts(plan.input) || has_counts(plan.output)) result.push_back(algorithm);
   }
   return result;
 }
