@@ -25,7 +25,7 @@ void CallTrace::end(const TracedCall& traced, shm::Waiter& waiter) {
   record.begun_ns = begun_ns_;
   record.sequence = traced.sequence;
   record.group = group_;
-  record.root = traced.call.collective == Collective::kBroadcast ? traced.call.root : -1;
+  record.root = has_root(traced.call.collective) ? traced.call.root : -1;
   record.collective = traced.call.collective;
   record.type = traced.call.type;
   record.op = traced.call.op;

@@ -15,16 +15,6 @@ namespace {
 
 constexpr int64_t kGraceNs = 20'000'000;
 
-bool has_root(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
-bool has_op(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
-         collective == Collective::kReduce;
-}
-
 // "0-2,5"
 std::string ranges(const std::vector<int>& ranks) {
   std::string text;
@@ -78,7 +68,7 @@ std::string describe(const shm::Signature& signature) {
   std::string text(name_of(collective));
   if (collective == Collective::kBarrier) return text;
   text += fmt::format(" of {} {}", signature.count(), name_of(signature.type()));
-  if (has_op(collective)) text += fmt::format(", op {}", name_of(signature.op()));
+  if (reduces(collective)) text += fmt::format(", op {}", name_of(signature.op()));
   if (has_root(collective)) text += fmt::format(", root {}", signature.root());
   return text;
 }

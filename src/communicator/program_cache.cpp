@@ -11,10 +11,6 @@ namespace {
 
 constexpr size_t kMostPrograms = 1024;
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
-}
-
 Status check(const Call& call, int world_size) {
   if (reduces(call.collective) && !is_reducible(call.type, call.op)) {
     return Status(ErrorCode::kUnsupportedType,
