@@ -56,11 +56,6 @@ MessageSizes sizes_of(const CallRecord& call, uint64_t members, bool is_root) {
   }
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
-         collective == Collective::kReduce || collective == Collective::kReduceScatterV;
-}
-
 // Length of the well-formed UTF-8 sequence at the start of `text`, 0 where there is none.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
