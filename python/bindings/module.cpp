@@ -61,6 +61,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_shared_array(module);
   python::bind_communicator(module);
   python::bind_trace(module);
+  python::bind_inspection(module);
 }
 
 }  // namespace collective_ops

@@ -42,8 +42,21 @@ def _run(options: argparse.Namespace) -> int:
     return launch.run(options)
 
 
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import status
+
+    status.add_arguments(parser)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from collective_ops import status
+
+    return status.run(options)
+
+
 _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("run", "start the ranks of a training program on this host", _run_arguments, _run),
+    ("status", "show what the ranks of a job do, and who waits for whom", _status_arguments, _status),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )
 

@@ -180,7 +180,7 @@ Status check_ranks(const ConnectOptions& options) {
 Result<HostGroup> join_alone(const Context& context) {
   HostGroup group;
   group.job = context.job;
-  auto control = SharedSegment::create(context.control_bytes, "the control segment");
+  auto control = SharedSegment::create(context.control_bytes, "the control segment", kControlSegmentName);
   if (!control.ok()) return control.status();
   group.control = std::move(*control);
   const auto hello = context.hello();

@@ -49,7 +49,7 @@ class Host {
   };
 
   Status prepare(Gathered& gathered) {
-    auto control = SharedSegment::create(context_.control_bytes, "the control segment");
+    auto control = SharedSegment::create(context_.control_bytes, "the control segment", kControlSegmentName);
     if (!control.ok()) return control.status();
     gathered.control = std::move(*control);
     if (::getrandom(gathered.secret, sizeof(gathered.secret), 0) != sizeof(gathered.secret)) {

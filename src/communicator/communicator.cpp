@@ -4,6 +4,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include "base/environment.h"
@@ -91,6 +93,7 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   if (!recorder.ok()) return recorder.status();
   parts->recorder = *recorder;
   const shm::GroupMemory memory(parts->host->control.data(), options.world_size);
+  memory.introduce(options.rank, ::getpid(), parts->host->job);
   auto group = std::make_unique<Group>(memory, make_process_peers(*parts->host), *settings);
   group->set_interrupt_check(options.interrupted);
   if (parts->recorder) group->trace().start(parts->recorder, options.rank, 0);

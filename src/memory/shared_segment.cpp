@@ -95,13 +95,13 @@ SharedSegment::~SharedSegment() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
-Result<SharedSegment> SharedSegment::create(size_t bytes, std::string_view what) {
+Result<SharedSegment> SharedSegment::create(size_t bytes, std::string_view what, const char* name) {
   if (bytes > SIZE_MAX / 2) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {} bytes is no size", what, bytes));
   }
   const size_t size = round_up(std::max<size_t>(bytes, 1), bytes >= kHugePage ? kHugePage : page_size());
   if (Status status = check_headroom(size, what); !status.ok()) return status;
-  Descriptor fd(::memfd_create("collective-ops", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return failed("memfd_create", what, errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return failed("ftruncate", what, errno);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

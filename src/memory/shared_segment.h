@@ -12,6 +12,10 @@
 
 namespace collective_ops {
 
+// The descriptor's name, as /proc/<pid>/fd and /proc/<pid>/maps show it.
+inline constexpr const char* kSegmentName = "collective-ops";
+inline constexpr const char* kControlSegmentName = "collective-ops-control";  // of a group of ranks
+
 class SharedSegment {
  public:
   SharedSegment() = default;
@@ -22,7 +26,7 @@ class SharedSegment {
   // New zeroed memory, mapped, close-on-exec. Rounded up to whole pages, from 2 MiB on to whole 2 MiB,
   // aligned likewise and advised to use huge pages. Pages are taken when touched, or by populate().
   // kOutOfMemory where it does not fit (memory/headroom.h), kSystem where a call fails.
-  static Result<SharedSegment> create(size_t bytes, std::string_view what);
+  static Result<SharedSegment> create(size_t bytes, std::string_view what, const char* name = kSegmentName);
 
   // Maps what a peer created. Takes `fd` over, also when it fails. kInvalidArgument unless it is a
   // memfd sealed against shrinking.

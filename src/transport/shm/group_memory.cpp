@@ -36,6 +36,7 @@ size_t GroupMemory::channel_bytes(int world_size) {
 }
 
 size_t GroupMemory::bytes_needed(int world_size) { return offsets_of(world_size).end; }
+size_t GroupMemory::bytes_observed(int world_size) { return offsets_of(world_size).eager; }
 
 GroupMemory::GroupMemory(std::byte* base, int world_size) : base_(base), world_size_(world_size) {
   const Offsets at = offsets_of(world_size);
@@ -48,6 +49,16 @@ GroupMemory::GroupMemory(std::byte* base, int world_size) : base_(base), world_s
 
 std::byte* GroupMemory::channel(int from, int to) const {
   return channels_ + (static_cast<size_t>(from) * world_size_ + to) * channel_bytes(world_size_);
+}
+
+void GroupMemory::introduce(int rank, int32_t pid, std::string_view job) const {
+  state(rank).waits_for.store(-1, std::memory_order_relaxed);
+  state(rank).pid.store(pid, std::memory_order_relaxed);
+  if (rank != 0) return;
+  header().layout_version = kGroupLayoutVersion;
+  header().world_size = static_cast<uint32_t>(world_size_);
+  job.copy(header().job, kJobBytes - 1);  // the rest is zero
+  header().magic.store(kGroupMagic, std::memory_order_release);
 }
 
 Status GroupMemory::break_with(const Status& reason) const {

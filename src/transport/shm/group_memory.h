@@ -25,6 +25,12 @@ inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of an eager slot
 inline constexpr size_t kScratchBytes = 2 << 20;  // staging memory of a rank
 inline constexpr int kMaxRanks = 1024;
 
+// For whoever looks at the memory from outside (communicator/status.h). Another layout of header, states
+// or lines is another version.
+inline constexpr uint64_t kGroupMagic = 0x50554f5247504f43;  // "COPGROUP"
+inline constexpr uint32_t kGroupLayoutVersion = 1;
+inline constexpr size_t kJobBytes = 512;
+
 // Announced in place of a call that failed before it began, so that peers in that call learn of it.
 inline constexpr uint8_t kFailedCall = 0xff;
 
@@ -95,6 +101,7 @@ struct alignas(2 * kCacheLine) RankState {
   std::atomic<uint64_t> finished;  // calls completed
   std::atomic<int64_t> begun_ns;   // CLOCK_MONOTONIC of the last call's begin
   std::atomic<int32_t> waits_for;  // rank waited for at length, or -1
+  std::atomic<int32_t> pid;        // 0: has not joined, or a thread of one process
 };
 
 // Why the group is broken. The first rank to fail writes it; nobody clears it.
@@ -105,10 +112,11 @@ struct FailureRecord {
 };
 
 struct GroupHeader {
-  uint64_t magic;
+  std::atomic<uint64_t> magic;  // kGroupMagic once rank 0 has written the next two and the job; 0 before
   uint32_t layout_version;
   uint32_t world_size;
   std::atomic<uint32_t> ranks_out;  // ranks that have left; the last one merges the trace
+  char job[kJobBytes];              // ends with a zero byte; longer texts are cut
   alignas(kCacheLine) FailureRecord failure;
 };
 
@@ -116,6 +124,9 @@ struct GroupHeader {
 class GroupMemory {
  public:
   static size_t bytes_needed(int world_size);
+
+  // Bytes from the front that hold header, states and lines: what an observer reads.
+  static size_t bytes_observed(int world_size);
 
   GroupMemory() = default;
   GroupMemory(std::byte* base, int world_size);
@@ -132,6 +143,9 @@ class GroupMemory {
   std::byte* scratch(int rank) const { return scratch_ + rank * kScratchBytes; }
   std::byte* channel(int from, int to) const;  // channel_bytes(world_size) of a Channel
   static size_t channel_bytes(int world_size);
+
+  // Says whose memory this is, for observers. Each rank once, before its first call.
+  void introduce(int rank, int32_t pid, std::string_view job) const;
 
   bool broken() const { return header().failure.state.load(std::memory_order_acquire) != 0; }
   // Records a failure unless one stands already; returns the one that stands.
