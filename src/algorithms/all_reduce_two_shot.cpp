@@ -1,4 +1,5 @@
-// For private buffers: chunks pass through scratch that stays in the cache. (5n + 1)S bytes.
+// For private buffers: chunks pass through scratch that stays in the cache. (5n - 2)S bytes:
+// a rank stages nothing of its own slice but the result.
 // In iteration i each rank copies chunk i of every slice in, reduces chunk i-1 of its own slice, and copies
 // chunk i-2 of every slice out, so one synchronisation per chunk serves all three. Within an iteration ranks
 // write slot i mod 2 of `in` and read the other one, and write slot (i-1) mod 2 of `result` and read the
@@ -20,11 +21,12 @@ Plan all_reduce_two_shot() {
       chunks({
           lagging(1, wait_others()),
           copy(block(Space::kScratch, kMyself, kEachRank, in), block(Space::kInput, kMyself, kEachRank),
-               Each::kAll),
-          lagging(1, reduce({block(Space::kScratch, kMyself, kMyself, result)},
-                            {block(Space::kScratch, kEachRank, kMyself, in)})),
+               Each::kOthers),
+          lagging(1, reduce({block(Space::kScratch, kMyself, kMyself, result),
+                             block(Space::kOutput, kMyself, kMyself)},
+                            {own_from_input(block(Space::kScratch, kEachRank, kMyself, in))})),
           lagging(2, copy(block(Space::kOutput, kMyself, kEachRank),
-                          block(Space::kScratch, kEachRank, kEachRank, result), Each::kAll)),
+                          block(Space::kScratch, kEachRank, kEachRank, result), Each::kOthers)),
           signal(),
       }),
   };

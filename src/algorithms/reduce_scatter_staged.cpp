@@ -1,4 +1,4 @@
-// For private buffers: chunks pass through scratch that stays in the cache. (3n + 1)S bytes (S: all n
+// For private buffers: chunks pass through scratch that stays in the cache. (3n - 1)S bytes (S: all n
 // blocks). In iteration i each rank copies chunk i of every block in and reduces chunk i-1 of its own: it
 // writes slot i mod 2 while its peers read the other one. After the last iteration nobody waits: scratch is
 // next touched when all have arrived at another call.
@@ -20,8 +20,8 @@ Plan reduce_scatter_staged() {
       chunks({
           lagging(1, wait_others()),
           copy(block(Space::kScratch, kMyself, kEachRank), block(Space::kInput, kMyself, kEachRank),
-               Each::kAll),
-          lagging(1, reduce({whole(Space::kOutput)}, {block(Space::kScratch, kEachRank, kMyself)})),
+               Each::kOthers),
+          lagging(1, reduce({whole(Space::kOutput)}, {own_from_input(block(Space::kScratch, kEachRank, kMyself))})),
           signal(),
       }),
   };

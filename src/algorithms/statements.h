@@ -19,6 +19,12 @@ inline Ref block(Space space, RankTerm owner, RankTerm number, int region = 0) {
   return {.space = space, .owner = owner, .whole = false, .block = number, .region = region};
 }
 
+// The same of every rank, but this rank's own straight from its input.
+inline Ref own_from_input(Ref ref) {
+  ref.own_is_input = true;
+  return ref;
+}
+
 inline Statement copy(Ref to, Ref from, Each each = Each::kNone) {
   return {.action = Action::kCopy, .each = each, .destinations = {to}, .sources = {from}};
 }

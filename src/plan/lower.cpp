@@ -350,12 +350,13 @@ class Lowering {
     const int owner = rank_of(ref.owner, place);
     const int block = ref.whole ? owner : rank_of(ref.block, place);
     if (owner < 0 || block < 0) return false;
-    const Extent extent = geometry_.in(layout_of(ref.space), ref.whole, owner, block);
-    Operand operand{.space = ref.space,
+    const Space space = ref.own_is_input && owner == binding_.rank ? Space::kInput : ref.space;
+    const Extent extent = geometry_.in(layout_of(space), ref.whole, owner, block);
+    Operand operand{.space = space,
                     .owner = static_cast<uint16_t>(owner),
                     .base = extent.offset,
                     .length = extent.length};
-    if (ref.space == Space::kScratch && !bind_scratch(ref, block, place, operand)) return false;
+    if (space == Space::kScratch && !bind_scratch(ref, block, place, operand)) return false;
     operands.push_back(operand);
     return true;
   }

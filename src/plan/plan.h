@@ -56,6 +56,7 @@ struct Ref {
   bool whole = true;  // the whole space; otherwise `block`
   RankTerm block = kMyself;
   int region = 0;  // of scratch: index into Plan::scratch
+  bool own_is_input = false;  // where the owner is me: that block of my input, which need not be staged for me
   bool operator==(const Ref&) const = default;
 };
 

@@ -50,7 +50,9 @@ std::string text_of(const Ref& ref, const Plan& plan, bool of_all) {
   std::string text(name_of(ref.space));
   if (ref.space == Space::kScratch && plan.scratch.size() > 1) text += "." + plan.scratch[ref.region].name;
   if (!ref.whole) text += fmt::format("[{}]", text_of(ref.block));
-  if (of_all && ref.owner.base == RankTerm::Base::kEach) return text + " of ranks 0..n-1";
+  if (of_all && ref.owner.base == RankTerm::Base::kEach) {
+    return text + " of ranks 0..n-1" + (ref.own_is_input ? ", mine from my input" : "");
+  }
   if (ref.owner == kMyself) return "my " + text;
   return fmt::format("{} of {}", text, who(ref.owner));
 }
