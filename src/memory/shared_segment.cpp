@@ -72,6 +72,8 @@ void touch(std::byte* begin, size_t bytes) {
 bool take_huge_pages(std::byte* begin, size_t bytes) {
   static std::atomic<bool> supported{true};
   if (!supported.load(std::memory_order_relaxed)) return false;
+  // The kernel refuses an area of which this process has no page at all, as if it could not do it.
+  for (size_t at = 0; at < bytes; at += kHugePage) touch(begin + at, 1);
   if (::madvise(begin, bytes, MADV_COLLAPSE) == 0) return true;
   if (errno == EINVAL) supported.store(false, std::memory_order_relaxed);
   return false;

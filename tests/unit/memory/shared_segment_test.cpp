@@ -6,10 +6,16 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include <gtest/gtest.h>
 
 #include "child.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
 
 namespace collective_ops {
 namespace {
@@ -54,6 +60,31 @@ TEST(SharedSegment, MapRefusesWhatAPeerCouldShrink) {
   EXPECT_EQ(::fcntl(unsealed, F_GETFD), -1);  // taken over and closed
   EXPECT_EQ(SharedSegment::map(::open("/dev/null", O_RDWR)).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_FALSE(SharedSegment::map(-1).ok());
+}
+
+// KiB of this process's mapping at `begin` that huge pages hold.
+size_t huge_kib(const std::byte* begin) {
+  std::ifstream file("/proc/self/smaps");
+  std::string line;
+  for (bool here = false; std::getline(file, line);) {
+    if (line.find('-') < line.find(' ')) {
+      here = std::stoull(line, nullptr, 16) == reinterpret_cast<uintptr_t>(begin);
+    } else if (here && line.starts_with("ShmemPmdMapped:")) {
+      return std::stoull(line.substr(line.find(':') + 1));
+    }
+  }
+  return 0;
+}
+
+TEST(SharedSegment, PopulateTakesHugePagesWhereTheSystemGivesThem) {
+  auto small_pages = SharedSegment::create(4 * kMiB, "test");
+  ASSERT_TRUE(small_pages.ok());
+  std::memset(small_pages->data(), 1, 4 * kMiB);
+  if (::madvise(small_pages->data(), 4 * kMiB, MADV_COLLAPSE) != 0) GTEST_SKIP() << std::strerror(errno);
+  auto segment = SharedSegment::create(16 * kMiB, "test");
+  ASSERT_TRUE(segment.ok());
+  ASSERT_TRUE(segment->populate(0, 16 * kMiB).ok());
+  EXPECT_EQ(huge_kib(segment->data()), 16u * 1024);
 }
 
 TEST(SharedSegment, PopulateTakesPagesAndDiscardGivesThemBack) {
