@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,11 +48,19 @@ struct Call {
   Collective collective = Collective::kBarrier;
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;  // of the vector; of all_gather and reduce_scatter: of one rank's part
+  // Of the vector; of all_gather, reduce_scatter, gather, scatter and all_to_all of one rank's part; of
+  // gather_v and scatter_v of this rank's part; not looked at in the other v variants.
+  size_t count = 0;
   DataType type = DataType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::optional<std::chrono::milliseconds> timeout;  // zero: wait for ever; default exec_timeout
+  std::optional<std::chrono::milliseconds> timeout =
+      std::nullopt;     // zero: wait for ever; default exec_timeout
+  double factor = 1.0;  // of kPreMulSum: what this rank's elements are multiplied by; ranks may differ
+  // Of v variants: elements to and from rank 0, 1, ... n-1; parts lie one behind the other. Which of them a
+  // call needs say the methods below. start() copies them.
+  std::span<const size_t> send_counts = {};
+  std::span<const size_t> recv_counts = {};
 };
 
 // Memory that the ranks of this host share; freed with the last reference.
@@ -117,6 +126,74 @@ class Communicator {
     return run({Collective::kBroadcast, buffer, buffer, count, type, ReduceOp::kSum, root});
   }
   Status barrier() { return run({Collective::kBarrier}); }
+
+  // recv is looked at on the root alone, where it may be send.
+  Status reduce(const void* send, void* recv, size_t count, DataType type, ReduceOp op, int root) {
+    return run({Collective::kReduce, send, recv, count, type, op, root});
+  }
+  // recv is looked at on the root alone: world_size * count elements, rank by rank.
+  Status gather(const void* send, void* recv, size_t count, DataType type, int root) {
+    return run({Collective::kGather, send, recv, count, type, ReduceOp::kSum, root});
+  }
+  // send is looked at on the root alone: world_size * count elements; rank r receives the r-th part.
+  Status scatter(const void* send, void* recv, size_t count, DataType type, int root) {
+    return run({Collective::kScatter, send, recv, count, type, ReduceOp::kSum, root});
+  }
+  // Both hold world_size * count elements: part r of send goes to rank r, part r of recv comes from there.
+  // Never in place.
+  Status all_to_all(const void* send, void* recv, size_t count, DataType type) {
+    return run({Collective::kAllToAll, send, recv, count, type});
+  }
+
+  // The v variants: parts of any sizes, none included. `counts` of these two are equal on all ranks (else
+  // kMismatch): of each rank's part.
+  Status all_gather_v(const void* send, void* recv, std::span<const size_t> counts, DataType type) {
+    return run({.collective = Collective::kAllGatherV,
+                .send = send,
+                .recv = recv,
+                .type = type,
+                .recv_counts = counts});
+  }
+  Status reduce_scatter_v(const void* send, void* recv, std::span<const size_t> counts, DataType type,
+                          ReduceOp op) {
+    return run({.collective = Collective::kReduceScatterV,
+                .send = send,
+                .recv = recv,
+                .type = type,
+                .op = op,
+                .send_counts = counts});
+  }
+  // The root alone gives counts; each must be that rank's own `count`. Where two ranks disagree, here and in
+  // all_to_all_v, all get kMismatch, which names them and their bytes.
+  Status gather_v(const void* send, size_t count, void* recv, std::span<const size_t> recv_counts,
+                  DataType type, int root) {
+    return run({.collective = Collective::kGatherV,
+                .send = send,
+                .recv = recv,
+                .count = count,
+                .type = type,
+                .root = root,
+                .recv_counts = recv_counts});
+  }
+  Status scatter_v(const void* send, std::span<const size_t> send_counts, void* recv, size_t count,
+                   DataType type, int root) {
+    return run({.collective = Collective::kScatterV,
+                .send = send,
+                .recv = recv,
+                .count = count,
+                .type = type,
+                .root = root,
+                .send_counts = send_counts});
+  }
+  Status all_to_all_v(const void* send, std::span<const size_t> send_counts, void* recv,
+                      std::span<const size_t> recv_counts, DataType type) {
+    return run({.collective = Collective::kAllToAllV,
+                .send = send,
+                .recv = recv,
+                .type = type,
+                .send_counts = send_counts,
+                .recv_counts = recv_counts});
+  }
 
   Status run(const Call& call);
   // The same, without waiting; calls run in the order they were made, blocking ones included.

@@ -49,6 +49,23 @@ std::vector<Plan> make_plans() {
 
 }  // namespace
 
+Collective without_counts(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGatherV:
+      return Collective::kAllGather;
+    case Collective::kReduceScatterV:
+      return Collective::kReduceScatter;
+    case Collective::kGatherV:
+      return Collective::kGather;
+    case Collective::kScatterV:
+      return Collective::kScatter;
+    case Collective::kAllToAllV:
+      return Collective::kAllToAll;
+    default:
+      return collective;
+  }
+}
+
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
 const Plan* find_plan(Collective collective, std::string_view name) {

@@ -20,6 +20,9 @@ std::span<const Algorithm> algorithms();
 // A plan that lives as long as the process, built at first use. nullptr: there is no such algorithm.
 const Plan* find_plan(Collective collective, std::string_view name);
 
+// Calls with counts use the plans of the collective without.
+Collective without_counts(Collective collective);
+
 Plan barrier_arrival();
 Plan all_reduce_one_shot();
 Plan all_reduce_direct();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -25,7 +26,14 @@ Status after_fork() {
 class CallQueue::Item final : public Work {
  public:
   Item(std::shared_ptr<CallQueue> queue, const Call& call)
-      : queue_(std::move(queue)), call_(call), issued_ns_(monotonic_ns()) {}
+      : queue_(std::move(queue)),
+        call_(call),
+        send_counts_(call.send_counts.begin(), call.send_counts.end()),
+        recv_counts_(call.recv_counts.begin(), call.recv_counts.end()),
+        issued_ns_(monotonic_ns()) {
+    call_.send_counts = send_counts_;
+    call_.recv_counts = recv_counts_;
+  }
 
   bool done() const override { return done_.load(std::memory_order_acquire); }
 
@@ -63,6 +71,7 @@ class CallQueue::Item final : public Work {
 
   std::shared_ptr<CallQueue> queue_;
   Call call_;
+  std::vector<size_t> send_counts_, recv_counts_;  // which the caller may have let go of
   int64_t issued_ns_;
   Status status_;
   std::atomic<bool> done_{false};

@@ -145,7 +145,8 @@ bool Executor::reduce(const Instruction& instruction, Frame& frame) {
   frame.kernel.reduce({.destinations = destinations_,
                        .sources = sources_,
                        .count = bytes / frame.kernel.element_size,
-                       .divisor = frame.kernel.divisor});
+                       .divisor = frame.kernel.divisor,
+                       .factors = frame.kernel.factors});
   return true;
 }
 
@@ -169,7 +170,8 @@ bool Executor::reduce_remote(const Instruction& instruction, Frame& frame, size_
     frame.kernel.reduce({.destinations = to,
                          .sources = from,
                          .count = piece / frame.kernel.element_size,
-                         .divisor = frame.kernel.divisor});
+                         .divisor = frame.kernel.divisor,
+                         .factors = frame.kernel.factors});
   }
   return true;
 }

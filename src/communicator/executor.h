@@ -42,6 +42,7 @@ struct CallKernel {
   ReduceKernel reduce = nullptr;
   size_t element_size = 1;
   int divisor = 1;
+  const double* factors = nullptr;  // of kPreMulSum: one per rank
 };
 
 class Executor {

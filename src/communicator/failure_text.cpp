@@ -8,6 +8,7 @@
 #include <sched.h>
 
 #include "base/clock.h"
+#include "communicator/call_counts.h"
 #include "transport/shm/waiter.h"
 
 namespace collective_ops {
@@ -46,7 +47,9 @@ void compare(const shm::Signature& a, const shm::Signature& b, std::vector<std::
   note_difference(fields, "type", a.type() != b.type());
   note_difference(fields, "op", a.op() != b.op());
   note_difference(fields, "root", a.root() != b.root());
-  note_difference(fields, "count", a.count() != b.count());
+  const bool lists =
+      a.collective() == Collective::kAllGatherV || a.collective() == Collective::kReduceScatterV;
+  note_difference(fields, lists ? "counts" : "count", a.count() != b.count());
 }
 
 std::string difference_in(const std::vector<std::string>& fields) {
@@ -67,7 +70,14 @@ std::string describe(const shm::Signature& signature) {
   const Collective collective = signature.collective();
   std::string text(name_of(collective));
   if (collective == Collective::kBarrier) return text;
-  text += fmt::format(" of {} {}", signature.count(), name_of(signature.type()));
+  // Of v variants a fingerprint of the counts stands in place of the count, or nothing.
+  if (collective == Collective::kAllGatherV || collective == Collective::kReduceScatterV) {
+    text += fmt::format(" of {}, counts with fingerprint {:x}", name_of(signature.type()), signature.count());
+  } else if (exchanges_counts(collective)) {
+    text += fmt::format(" of {}", name_of(signature.type()));
+  } else {
+    text += fmt::format(" of {} {}", signature.count(), name_of(signature.type()));
+  }
   if (reduces(collective)) text += fmt::format(", op {}", name_of(signature.op()));
   if (has_root(collective)) text += fmt::format(", root {}", signature.root());
   return text;

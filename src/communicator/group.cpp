@@ -13,8 +13,12 @@ namespace {
 // Peers publish what to read as soon as they have joined.
 constexpr int64_t kProbeNs = 1'000'000'000;
 
-bool reads_input(const Program& program, int peer, int root) {
-  return program.reads_peer_input && (!program.reads_only_root_input || peer == root);
+// Which spaces of `peer` a program looks at, of those that have bytes.
+bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
+  return program.reads_peer_input && bytes.input > 0 && (!program.reads_only_root_input || peer == root);
+}
+bool writes_output(const Program& program, const CallBytes& bytes, int peer, int root) {
+  return program.writes_peer_output && bytes.output > 0 && (!program.writes_only_root_output || peer == root);
 }
 
 }  // namespace
@@ -49,23 +53,24 @@ Status Group::run(const Call& call, int64_t issued_ns) {
                         name_of(reason.code()), reason.message())};
   }
   begin(call);
-  auto prepared = cache_.prepare(call);
-  if (!prepared.ok()) {
+  auto found = cache_.prepare(call);
+  if (!found.ok()) {
     announce_failed();
-    return prepared.status();
+    return found.status();
   }
+  const PreparedCall* prepared = *found;
   if (trace_.on()) trace_.begin(issued_ns, waiter_);
   const PreparedProgram* used = nullptr;
   bool done;
-  if ((*prepared)->eager) {
-    used = &*(*prepared)->eager;
-    done = run_eager(**prepared, call);
+  if (prepared->eager) {
+    used = &*prepared->eager;
+    done = run_eager(*prepared, call);
   } else {
-    done = run_announced(**prepared, call, used);
+    done = run_announced(prepared, call, used);
   }
-  if (used != nullptr) count(**prepared, *used);
+  if (used != nullptr) count(*prepared, *used);
   const Status status = finish(done);
-  if (trace_.on()) trace_.end({call, **prepared, used, path_, sequence_, status.code()}, waiter_);
+  if (trace_.on()) trace_.end({call, *prepared, used, path_, sequence_, status.code()}, waiter_);
   return status;
 }
 
@@ -74,8 +79,8 @@ void Group::begin(const Call& call) {
   ++sequence_;
   announced_ = false;
   path_ = TracePath::kNone;
-  own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op, call.count,
-                            call.root);
+  own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op,
+                            announced_count(call), call.root);
   const auto timeout = call.timeout.value_or(settings_.exec_timeout);
   waiter_.begin_call(std::chrono::nanoseconds(timeout).count());
   memory_.state(rank_).issued.store(sequence_, std::memory_order_relaxed);
@@ -108,9 +113,14 @@ bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
 }
 
 // Larger calls: all ranks announce where their buffers lie, and with that agree on the data path.
-bool Group::run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used) {
-  if (!await_slot() || !announce_memory(prepared, call) || !await_all()) return false;
-  used = pick_path(prepared, call.root);
+bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used) {
+  if (!await_slot() || !announce_memory(*prepared, call) || !await_all()) return false;
+  if (prepared->needs_counts) {
+    const PreparedCall* bound = bind_counts(call);
+    if (bound == nullptr) return false;
+    prepared = bound;
+  }
+  used = pick_path(*prepared, call.root);
   if (used == nullptr) {
     return fail(
         {ErrorCode::kInvalidArgument,
@@ -121,14 +131,37 @@ bool Group::run_announced(const PreparedCall& prepared, const Call& call, const 
   addresses_.scratch = &staging_;
   addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
   addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
-  if (path_ != TracePath::kStaged && !reach_peers(prepared, used->program, call.root)) return false;
-  return executor_.run(used->program, addresses_, used->kernel, sequence_) && divide(*used, call);
+  if (path_ != TracePath::kStaged && !reach_peers(*prepared, used->program, call.root)) return false;
+  CallKernel kernel = used->kernel;
+  if (reduces(call.collective) && call.op == ReduceOp::kPreMulSum) {
+    gather_factors();
+    kernel.factors = factors_.data();
+  }
+  return executor_.run(used->program, addresses_, kernel, sequence_) && divide(*used, *prepared, call);
+}
+
+// Once all have arrived. nullptr: failed.
+const PreparedCall* Group::bind_counts(const Call& call) {
+  auto counts = read_counts(memory_, sequence_, call);
+  if (!counts.ok()) {
+    fail(counts.status());
+    return nullptr;
+  }
+  auto bound = cache_.bind(call, std::move(*counts));
+  if (bound.ok()) return *bound;
+  fail(bound.status());
+  return nullptr;
+}
+
+void Group::gather_factors() {
+  factors_.clear();
+  for (int rank = 0; rank < world_size(); ++rank) factors_.push_back(read_factor(memory_, rank, sequence_));
 }
 
 // Every rank evaluates this on the same lines and states, so all come to the same answer.
 const PreparedProgram* Group::pick_path(const PreparedCall& prepared, int root) {
   path_ = TracePath::kDirect;
-  if (prepared.direct && all_reachable(prepared.direct->program, root)) return &*prepared.direct;
+  if (prepared.direct && all_reachable(prepared, prepared.direct->program, root)) return &*prepared.direct;
   path_ = TracePath::kRead;
   if (prepared.read && all_readable()) return &*prepared.read;
   path_ = TracePath::kStaged;
@@ -137,29 +170,34 @@ const PreparedProgram* Group::pick_path(const PreparedCall& prepared, int root) 
 }
 
 // Plans that reduce partial results again cannot divide on the way.
-bool Group::divide(const PreparedProgram& used, const Call& call) {
-  if (used.final_division == nullptr || call.count == 0) return true;
+bool Group::divide(const PreparedProgram& used, const PreparedCall& prepared, const Call& call) {
+  const size_t elements = prepared.bytes[static_cast<size_t>(rank_)].output / used.kernel.element_size;
+  if (used.final_division == nullptr || elements == 0) return true;
   void* const destination = call.recv;
   const void* const source = call.recv;
   used.final_division({.destinations = {&destination, 1},
                        .sources = {&source, 1},
-                       .count = call.count,
+                       .count = elements,
                        .divisor = used.kernel.divisor});
   return true;
 }
 
 bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
   shm::MemoryRef input, output;
-  if (prepared.direct || prepared.read) {
-    auto shared = peers_->share(call.send, prepared.input_bytes);
-    if (!shared.ok()) return fail(shared.status());
-    input = output = *shared;
-    if (call.recv != call.send || prepared.output_bytes > prepared.input_bytes) {
-      shared = peers_->share(call.recv, prepared.output_bytes);
+  if (prepared.direct || prepared.read || prepared.needs_counts) {
+    const CallBytes bytes = bytes_of(call, rank_, world_size());
+    if (bytes.input > 0) {
+      auto shared = peers_->share(call.send, bytes.input);
+      if (!shared.ok()) return fail(shared.status());
+      input = output = *shared;
+    }
+    if (bytes.output > 0 && (call.recv != call.send || bytes.output > bytes.input)) {
+      auto shared = peers_->share(call.recv, bytes.output);
       if (!shared.ok()) return fail(shared.status());
       output = *shared;
     }
   }
+  if (needs_annex(call)) write_annex(memory_, rank_, sequence_, call);
   shm::Line& line = memory_.line(rank_, sequence_);
   line.input_segment = input.segment;
   line.memory.output_segment = output.segment;
@@ -171,11 +209,12 @@ bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
   return true;
 }
 
-bool Group::all_reachable(const Program& program, int root) const {
+bool Group::all_reachable(const PreparedCall& prepared, const Program& program, int root) const {
   for (int peer = 0; peer < world_size(); ++peer) {
     const shm::Line& line = memory_.line(peer, sequence_);
-    if (reads_input(program, peer, root) && line.input_segment == 0) return false;
-    if (program.writes_peer_output && line.memory.output_segment == 0) return false;
+    const CallBytes& bytes = prepared.bytes[static_cast<size_t>(peer)];
+    if (reads_input(program, bytes, peer, root) && line.input_segment == 0) return false;
+    if (writes_output(program, bytes, peer, root) && line.memory.output_segment == 0) return false;
   }
   return true;
 }
@@ -191,9 +230,10 @@ bool Group::reach_peers(const PreparedCall& prepared, const Program& program, in
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_) continue;
     addresses_.remote[static_cast<size_t>(peer)] = path_ == TracePath::kRead;
-    const bool output = program.reads_peer_output || program.writes_peer_output;
-    if (reads_input(program, peer, root) && !reach(peer, true, prepared.input_bytes)) return false;
-    if (output && !reach(peer, false, prepared.output_bytes)) return false;
+    const CallBytes& bytes = prepared.bytes[static_cast<size_t>(peer)];
+    const bool output = program.reads_peer_output || writes_output(program, bytes, peer, root);
+    if (reads_input(program, bytes, peer, root) && !reach(peer, true, bytes.input)) return false;
+    if (output && !reach(peer, false, bytes.output)) return false;
   }
   return true;
 }

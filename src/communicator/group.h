@@ -59,13 +59,15 @@ class Group final : private CallHost, private shm::WaitObserver {
   void begin(const Call& call);
   void announce_failed();
   bool run_eager(const PreparedCall& prepared, const Call& call);
-  bool run_announced(const PreparedCall& prepared, const Call& call, const PreparedProgram*& used);
-  bool divide(const PreparedProgram& used, const Call& call);
+  bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);
+  bool divide(const PreparedProgram& used, const PreparedCall& prepared, const Call& call);
   bool announce_memory(const PreparedCall& prepared, const Call& call);
+  const PreparedCall* bind_counts(const Call& call);
+  void gather_factors();
   const PreparedProgram* pick_path(const PreparedCall& prepared, int root);
   bool all_readable() const;
   void probe_reading();
-  bool all_reachable(const Program& program, int root) const;
+  bool all_reachable(const PreparedCall& prepared, const Program& program, int root) const;
   bool reach_peers(const PreparedCall& prepared, const Program& program, int root);
   bool reach(int peer, bool input, size_t bytes);
   bool await_slot();
@@ -91,8 +93,9 @@ class Group final : private CallHost, private shm::WaitObserver {
       line_slots_;  // scratch of eager calls that fit a line
   std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
 
-  uint64_t sequence_ = 0;     // of the call that runs
-  uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
+  std::vector<double> factors_;  // of the ranks, in a call that has them
+  uint64_t sequence_ = 0;        // of the call that runs
+  uint64_t all_arrived_ = 0;     // the last call that every rank is known to have announced
   shm::Signature own_;
   uint32_t history_ = 0;  // of the calls before this one
   bool announced_ = false;

@@ -11,23 +11,11 @@ namespace {
 
 constexpr size_t kMostPrograms = 1024;
 
-Status check(const Call& call, int world_size) {
-  if (reduces(call.collective) && !is_reducible(call.type, call.op)) {
-    return Status(ErrorCode::kUnsupportedType,
-                  fmt::format("{} cannot reduce {} with {}: use another type or operation",
-                              name_of(call.collective), name_of(call.type), name_of(call.op)));
-  }
-  if (call.root < 0 || call.root >= world_size) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: root {} is not a rank of this group (0 to {})", name_of(call.collective),
-                              call.root, world_size - 1));
-  }
-  if (call.count > 0 && call.collective != Collective::kBarrier &&
-      (call.send == nullptr || call.recv == nullptr)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{} of {} elements got a null buffer", name_of(call.collective), call.count));
-  }
-  return {};
+// Whether partial results can be combined further: a 64-bit sum for an average has no room in them, and
+// factors belong to ranks.
+bool can_be_partial(const Call& call) {
+  if (!reduces(call.collective)) return true;
+  return call.op != ReduceOp::kPreMulSum && !(call.op == ReduceOp::kAvg && call.type <= DataType::kUInt64);
 }
 
 // What reports say of a program, summed over its data statements.
@@ -66,6 +54,7 @@ size_t ProgramCache::Hash::operator()(const Key& key) const {
   size_t hash = key.count * 0x9e3779b97f4a7c15ULL;
   hash ^= static_cast<size_t>(key.collective) << 1 ^ static_cast<size_t>(key.type) << 9 ^
           static_cast<size_t>(key.op) << 17 ^ static_cast<size_t>(key.root) << 25;
+  for (size_t count : key.counts) hash = hash * 0x9e3779b97f4a7c15ULL + count;
   return hash * 0x9e3779b97f4a7c15ULL;
 }
 
@@ -73,60 +62,73 @@ ProgramCache::ProgramCache(int rank, int world_size, Forced forced)
     : rank_(rank), world_size_(world_size), forced_(std::move(forced)) {}
 
 Result<PreparedCall*> ProgramCache::prepare(const Call& call) {
-  const Key key{call.collective, call.type, call.op, call.root, call.count};
-  const bool has_buffers = call.count == 0 || call.collective == Collective::kBarrier ||
-                           (call.send != nullptr && call.recv != nullptr);
-  if (last_ != nullptr && key == last_key_ && has_buffers) return last_;
-  if (Status status = check(call, world_size_); !status.ok()) return status;
+  if (exchanges_counts(call.collective)) {
+    if (Status status = check_call(call, rank_, world_size_); !status.ok()) return status;
+    const CallBytes own = bytes_of(call, rank_, world_size_);
+    unbound_.payload_bytes = std::max(own.input, own.output);
+    unbound_.needs_counts = true;
+    return &unbound_;
+  }
+  Key key{call.collective, call.type, call.op, call.root, call.count, known_counts(call)};
+  const bool surely_valid = (call.send != nullptr && call.recv != nullptr && call.send != call.recv) ||
+                            call.collective == Collective::kBarrier ||
+                            (call.send != nullptr && (call.collective == Collective::kAllReduce ||
+                                                      call.collective == Collective::kBroadcast));
+  if (last_ != nullptr && key == last_key_ && surely_valid) return last_;
+  if (Status status = check_call(call, rank_, world_size_); !status.ok()) return status;
+  return find_or_make(call, std::move(key));
+}
+
+Result<PreparedCall*> ProgramCache::bind(const Call& call, std::vector<size_t> counts) {
+  return find_or_make(call, {call.collective, call.type, call.op, call.root, 0, std::move(counts)});
+}
+
+Result<PreparedCall*> ProgramCache::find_or_make(const Call& call, Key key) {
   auto found = calls_.find(key);
   if (found == calls_.end()) {
-    auto made = make(call);
+    auto made = make(call, key.counts);
     if (!made.ok()) return made.status();
     if (calls_.size() >= kMostPrograms) calls_.clear();
     found = calls_.emplace(key, std::move(*made)).first;
   }
-  last_key_ = key;
+  last_key_ = std::move(key);
   last_ = &found->second;
   return last_;
 }
 
-Result<PreparedCall> ProgramCache::make(const Call& call) const {
+Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size_t>& counts) const {
   PreparedCall prepared;
-  const size_t element = size_of(call.type);
-  const size_t own = call.count * element;
-  const size_t all = own * static_cast<size_t>(world_size_);
-  if (call.count > (size_t{1} << 47) / element / static_cast<size_t>(world_size_)) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("{} of {} elements is beyond any memory",
-                                                           name_of(call.collective), call.count));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    prepared.bytes.push_back(bytes_of(call, counts, rank, world_size_));
   }
-  prepared.input_bytes = call.collective == Collective::kReduceScatter ? all : own;
-  prepared.output_bytes = call.collective == Collective::kAllGather ? all : own;
-  prepared.payload_bytes = std::max(prepared.input_bytes, prepared.output_bytes);
+  const CallBytes& mine = prepared.bytes[static_cast<size_t>(rank_)];
+  prepared.payload_bytes = std::max(mine.input, mine.output);
+  const size_t longest = counts.empty() ? call.count : *std::max_element(counts.begin(), counts.end());
+  const size_t own = longest * size_of(call.type);
 
-  PlanNames names = choose(call.collective, own, world_size_, forced_);
-  const Plan* staged_plan = find_plan(call.collective, names.staged);
-  if (staged_plan != nullptr && !staged_plan->rank_ordered && call.op == ReduceOp::kAvg &&
-      reduces(call.collective) && call.type <= DataType::kUInt64) {
-    names = choose(call.collective, own, world_size_, {});  // a 64-bit sum has no room in partial results
+  PlanNames names = choose(without_counts(call.collective), own, world_size_, forced_);
+  const Plan* staged_plan = find_plan(without_counts(call.collective), names.staged);
+  if (staged_plan != nullptr && !staged_plan->rank_ordered && !can_be_partial(call)) {
+    names = choose(without_counts(call.collective), own, world_size_, {});
   }
-  if (!names.eager.empty()) {
-    auto eager = lower_named(call, names.eager);
+  if (!names.eager.empty() && !needs_annex(call)) {
+    auto eager = lower_named(call, counts, names.eager);
     if (!eager.ok()) return eager.status();
     if (eager->program.scratch_bytes <= shm::kEagerBytes) {
       prepared.eager = std::move(*eager);
       return prepared;
     }
   }
-  auto staged = lower_named(call, names.staged);
+  auto staged = lower_named(call, counts, names.staged);
   if (!staged.ok()) return staged.status();
   prepared.staged = std::move(*staged);
   if (!names.direct.empty()) {
-    auto direct = lower_named(call, names.direct);
+    auto direct = lower_named(call, counts, names.direct);
     if (!direct.ok()) return direct.status();
     prepared.direct = std::move(*direct);
   }
   if (!names.read.empty()) {
-    auto read = lower_named(call, names.read);
+    auto read = lower_named(call, counts, names.read);
     if (!read.ok()) return read.status();
     prepared.read = std::move(*read);
   }
@@ -141,8 +143,9 @@ CallKernel ProgramCache::kernel_of(const Call& call, const Program& program) con
   return kernel;
 }
 
-Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_view plan_name) const {
-  const Plan* plan = find_plan(call.collective, plan_name);
+Result<PreparedProgram> ProgramCache::lower_named(const Call& call, const std::vector<size_t>& counts,
+                                                  std::string_view plan_name) const {
+  const Plan* plan = find_plan(without_counts(call.collective), plan_name);
   if (plan == nullptr) {
     return Status(ErrorCode::kInternal,
                   fmt::format("there is no plan {} for {}", plan_name, name_of(call.collective)));
@@ -152,6 +155,7 @@ Result<PreparedProgram> ProgramCache::lower_named(const Call& call, std::string_
                   .root = call.root,
                   .element_size = size_of(call.type),
                   .count = call.count,
+                  .counts = counts,
                   .chunk_bytes = chunk_bytes(*plan, world_size_, shm::kScratchBytes)};
   auto program = lower(*plan, binding);
   if (!program.ok()) return program.status();

@@ -8,6 +8,7 @@
 
 #include <collective_ops/communicator.h>
 
+#include "communicator/call_counts.h"
 #include "communicator/executor.h"
 #include "plan/program.h"
 #include "tuner/choose.h"
@@ -28,9 +29,10 @@ struct PreparedProgram {
 
 // Everything about a call that does not change from one call to the next.
 struct PreparedCall {
-  size_t input_bytes = 0;
-  size_t output_bytes = 0;
-  uint64_t payload_bytes = 0;
+  std::vector<CallBytes> bytes;  // of each rank
+  uint64_t payload_bytes = 0;    // of this rank
+  // Nothing below is there yet: bind() finds it once the ranks know each other's counts.
+  bool needs_counts = false;
   std::optional<PreparedProgram> eager;   // synchronised by arrival alone
   std::optional<PreparedProgram> staged;  // any memory
   std::optional<PreparedProgram> direct;  // memory that peers reach
@@ -43,6 +45,8 @@ class ProgramCache {
 
   // kUnsupportedType, kInvalidArgument; the pointer lives until the next call.
   Result<PreparedCall*> prepare(const Call& call);
+  // Of a call that needs counts, with those of all ranks.
+  Result<PreparedCall*> bind(const Call& call, std::vector<size_t> counts);
 
  private:
   struct Key {
@@ -51,20 +55,24 @@ class ProgramCache {
     ReduceOp op;
     int root;
     size_t count;
+    std::vector<size_t> counts;
     bool operator==(const Key&) const = default;
   };
   struct Hash {
     size_t operator()(const Key& key) const;
   };
-  Result<PreparedCall> make(const Call& call) const;
+  Result<PreparedCall*> find_or_make(const Call& call, Key key);
+  Result<PreparedCall> make(const Call& call, const std::vector<size_t>& counts) const;
   CallKernel kernel_of(const Call& call, const Program& program) const;
-  Result<PreparedProgram> lower_named(const Call& call, std::string_view plan) const;
+  Result<PreparedProgram> lower_named(const Call& call, const std::vector<size_t>& counts,
+                                      std::string_view plan) const;
 
   int rank_;
   int world_size_;
   Forced forced_;
   Key last_key_{};
   PreparedCall* last_ = nullptr;
+  PreparedCall unbound_;  // the last one without counts
   std::unordered_map<Key, PreparedCall, Hash> calls_;
 };
 

@@ -35,6 +35,11 @@ std::string_view staged_plan(Collective collective) {
   return collective == Collective::kAllReduce ? "two_shot" : "staged";
 }
 
+// Where there is no plan for the case, the direct one writes nothing into peers' memory, so it serves.
+std::string_view read_plan(Collective collective) {
+  return find_plan(collective, "read") != nullptr ? "read" : "direct";
+}
+
 }  // namespace
 
 Result<Forced> forced_by_environment() {
@@ -78,7 +83,7 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
   const bool automatic = forced.path == PathChoice::kAuto;
   if (automatic || forced.path == PathChoice::kDirect) names.direct = "direct";
   if ((automatic && bytes >= kReadFrom) || forced.path == PathChoice::kRead) {
-    names.read = collective == Collective::kAllReduce ? "read" : "direct";
+    names.read = read_plan(collective);
   }
   if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size))
     names.eager = "one_shot";

@@ -30,7 +30,7 @@ struct PlanNames {
   std::string_view read;
   std::string_view staged;
 };
-// `bytes`: of the vector, or of one rank's part (all_gather, reduce_scatter).
+// `bytes`: of the vector, or of one rank's part, of several sizes the longest.
 PlanNames choose(Collective collective, size_t bytes, int world_size, const Forced& forced);
 
 // The size of a piece so that all regions of `plan` fit in `scratch_bytes`; a multiple of 64.
