@@ -199,6 +199,10 @@ class Communicator {
   // The same, without waiting; calls run in the order they were made, blocking ones included.
   std::shared_ptr<Work> start(const Call& call);
 
+  // For callers that check arguments themselves: counts as a call that this rank refused, so that peers that
+  // made it are told at once, and ranks that refuse alike stay in step.
+  void refuse_call();
+
   Counters counters() const;
 
  private:

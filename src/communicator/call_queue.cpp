@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -21,6 +22,25 @@ Status after_fork() {
           "with spawn, or call init_hccl in the child with a rank of its own"};
 }
 
+Status from_inside(const Call& call) {
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{}: this thread is already inside a call of this group (a signal handler, or an interrupt check, "
+                      "makes a call of its own). Set a flag there, and act on it after the call",
+                      name_of(call.collective))};
+}
+
+// The queue whose call this thread runs: a call made from within it would wait for itself.
+thread_local const void* inside = nullptr;
+
+class Inside {
+ public:
+  explicit Inside(const void* queue) : before_(std::exchange(inside, queue)) {}
+  ~Inside() { inside = before_; }
+
+ private:
+  const void* before_;
+};
+
 }  // namespace
 
 class CallQueue::Item final : public Work {
@@ -39,7 +59,8 @@ class CallQueue::Item final : public Work {
 
   Status wait(std::optional<std::chrono::milliseconds> timeout) override {
     if (done()) return status_;
-    if (queue_->fork_generation_ != fork_generation()) return after_fork();
+    if (queue_->forked()) return after_fork();
+    if (inside == queue_.get()) return from_inside(call_);
     const auto limit =
         timeout ? std::chrono::steady_clock::now() + *timeout : std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(queue_->mutex_);
@@ -52,7 +73,10 @@ class CallQueue::Item final : public Work {
         if (queue_->changed_.wait_until(lock, slice, ready)) continue;
         if (std::chrono::steady_clock::now() >= limit) return timed_out(*timeout);
         lock.unlock();
-        if (Status status = queue_->group_->check_interrupt(); !status.ok()) return status;
+        if (Status status = queue_->group_->check_interrupt(); !status.ok()) {
+          queue_->group_->abort(status);  // as in a blocking call: nobody is left waiting for this rank
+          return status;
+        }
         lock.lock();
       } else if (!done()) {
         queue_->run_front(lock);
@@ -82,11 +106,18 @@ CallQueue::CallQueue(std::unique_ptr<Group> group)
 
 CallQueue::~CallQueue() { finish(); }
 
+bool CallQueue::forked() const { return fork_generation_ != fork_generation(); }
+
 Status CallQueue::run(const Call& call) {
-  if (fork_generation_ != fork_generation()) return after_fork();
+  if (forked()) return after_fork();
+  if (inside == this) return from_inside(call);
   uint32_t idle = 0;
   if (!state_.compare_exchange_strong(idle, kRunning, std::memory_order_acquire)) return start(call)->wait();
-  const Status status = group_->run(call);
+  Status status;
+  {
+    const Inside here(this);
+    status = group_->run(call);
+  }
   uint32_t running = kRunning;
   if (!state_.compare_exchange_strong(running, 0, std::memory_order_release)) {
     // Something was started meanwhile; hand over.
@@ -99,7 +130,7 @@ Status CallQueue::run(const Call& call) {
 
 std::shared_ptr<Work> CallQueue::start(const Call& call) {
   auto item = std::make_shared<Item>(shared_from_this(), call);
-  if (fork_generation_ != fork_generation()) {
+  if (forked()) {
     item->status_ = after_fork();
     item->done_.store(true, std::memory_order_release);
     return item;
@@ -127,7 +158,10 @@ void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Item> item = items_.front();
   items_.pop_front();
   lock.unlock();
-  item->status_ = group_->run(item->call_, item->issued_ns_);
+  {
+    const Inside here(this);
+    item->status_ = group_->run(item->call_, item->issued_ns_);
+  }
   lock.lock();
   state_.store(items_.empty() ? 0 : kPending, std::memory_order_release);
   item->done_.store(true, std::memory_order_release);
@@ -143,15 +177,26 @@ void CallQueue::serve() {
   }
 }
 
+void CallQueue::refuse() {
+  if (forked() || inside == this) return;
+  // No operation reduces this type, so the group refuses the call, in its place among the others.
+  Call impossible;
+  impossible.collective = Collective::kAllReduce;
+  impossible.type = DataType::kFloat8E4M3;
+  (void)run(impossible);
+}
+
 void CallQueue::finish() {
-  if (fork_generation_ != fork_generation()) {
-    if (thread_.joinable()) thread_.detach();
-    return;
-  }
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stop_ = true;
     changed_.notify_all();
+    const auto drained = [this] { return items_.empty() && (state_.load(std::memory_order_relaxed) & kRunning) == 0; };
+    while (!changed_.wait_for(lock, kInterruptPeriod, drained)) {
+      lock.unlock();
+      if (Status status = group_->check_interrupt(); !status.ok()) group_->abort(status);
+      lock.lock();
+    }
   }
   if (thread_.joinable()) thread_.join();
 }

@@ -24,8 +24,13 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   Status run(const Call& call);
   std::shared_ptr<Work> start(const Call& call);
 
-  // Runs what is left, and ends the thread. In a forked child it only lets go.
+  // Runs what is left, and ends the thread; where the interrupt check fails meanwhile, breaks the group
+  // instead. Not for a forked child, where the queue must not even be destroyed: its thread is missing.
   void finish();
+  bool forked() const;
+
+  // Announces a call that was refused before it could be made, so that peers in that call learn of it.
+  void refuse();
 
   Group& group() { return *group_; }
 

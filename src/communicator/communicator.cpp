@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "base/environment.h"
-#include "base/fork.h"
 #include "bootstrap/rendezvous.h"
 #include "communicator/call_queue.h"
 #include "communicator/group.h"
@@ -75,7 +74,6 @@ struct Communicator::Parts {
   std::shared_ptr<std::byte> own_bytes;  // of threads
   std::shared_ptr<Recorder> recorder;
   std::shared_ptr<CallQueue> queue;
-  uint32_t generation = fork_generation();
 };
 
 Communicator::Communicator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -136,9 +134,10 @@ Result<std::shared_ptr<SharedBuffer>> Communicator::allocate(size_t bytes) {
 }
 
 Communicator::~Communicator() {
-  if (parts_->generation != fork_generation()) {
-    // A child shares everything with its parent and may neither leave the group nor wait for threads.
-    parts_->queue->finish();
+  if (parts_->queue->forked()) {
+    // A child shares everything with its parent and may neither leave the group nor wait for a thread that
+    // exists only there: even destroying the queue would wait. So the child lets go of it for good.
+    (void)new std::shared_ptr<CallQueue>(parts_->queue);
     return;
   }
   parts_->queue->finish();
@@ -146,13 +145,16 @@ Communicator::~Communicator() {
   const auto recorded = parts_->recorder ? parts_->recorder->path().parent_path() : std::filesystem::path();
   parts_->recorder.reset();
   group.trace().start(nullptr, 0, 0);  // closes this rank's file
-  if (group.leave() && !recorded.empty()) merge_trace_of(parts_->host->job, recorded);
+  const Group::Leaving leaving = group.leave();
+  if (!leaving.mismatch.ok()) fmt::print(stderr, "collective-ops: {}\n", leaving.mismatch.message());
+  if (leaving.last && !recorded.empty()) merge_trace_of(parts_->host->job, recorded);
 }
 
 int Communicator::rank() const { return parts_->queue->group().rank(); }
 int Communicator::world_size() const { return parts_->queue->group().world_size(); }
 Status Communicator::run(const Call& call) { return parts_->queue->run(call); }
 std::shared_ptr<Work> Communicator::start(const Call& call) { return parts_->queue->start(call); }
+void Communicator::refuse_call() { parts_->queue->refuse(); }
 Counters Communicator::counters() const { return parts_->queue->group().counters(); }
 
 }  // namespace collective_ops

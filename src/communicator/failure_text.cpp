@@ -145,6 +145,14 @@ Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint
             fmt::format("ranks made different calls as call #{} of the group: rank {}: {}; rank {}: {}{}",
                         own.sequence(), rank, describe(own), peer, describe(theirs), difference_in(fields))};
   }
+  if (sequence == 1) {
+    return {
+        ErrorCode::kMismatch,
+        fmt::format(
+            "ranks {} and {} were started with different COLLECTIVE_OPS_PATH or COLLECTIVE_OPS_ALGORITHM; "
+            "set them alike on all ranks, or nowhere",
+            rank, peer)};
+  }
   return {ErrorCode::kMismatch,
           fmt::format("ranks {} and {} made different calls some time before call #{} of the group. "
                       "Every rank must make the same calls in the same order",

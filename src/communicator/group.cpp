@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "communicator/failure_text.h"
+#include "communicator/overlap.h"
 
 namespace collective_ops {
 
@@ -12,6 +13,7 @@ namespace {
 
 // Peers publish what to read as soon as they have joined.
 constexpr int64_t kProbeNs = 1'000'000'000;
+constexpr int64_t kDeathNs = 100'000'000;
 
 // Which spaces of `peer` a program looks at, of those that have bytes.
 bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
@@ -34,7 +36,8 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       waiter_(memory, settings.rank, memory.world_size() > settings.cores, *this),
       executor_(memory, settings.rank, waiter_, *this),
       cache_(settings.rank, memory.world_size(), settings.forced),
-      addresses_(static_cast<size_t>(memory.world_size())) {
+      addresses_(static_cast<size_t>(memory.world_size())),
+      own_{static_cast<uint64_t>(settings.forced.path) << 32, std::hash<std::string>()(settings.forced.algorithm)} {
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < kEagerDepth; ++slot) {
@@ -54,9 +57,11 @@ Status Group::run(const Call& call, int64_t issued_ns) {
   }
   begin(call);
   auto found = cache_.prepare(call);
-  if (!found.ok()) {
+  Status refused = found.status();
+  if (refused.ok() && call.send != call.recv) refused = check_overlap(call, bytes_of(call, rank_, world_size()), rank_);
+  if (!refused.ok()) {
     announce_failed();
-    return found.status();
+    return refused;
   }
   const PreparedCall* prepared = *found;
   if (trace_.on()) trace_.begin(issued_ns, waiter_);
@@ -69,7 +74,7 @@ Status Group::run(const Call& call, int64_t issued_ns) {
     done = run_announced(prepared, call, used);
   }
   if (used != nullptr) count(*prepared, *used);
-  const Status status = finish(done);
+  Status status = finish(done);
   if (trace_.on()) trace_.end({call, *prepared, used, path_, sequence_, status.code()}, waiter_);
   return status;
 }
@@ -255,7 +260,14 @@ bool Group::reach(int peer, bool input, size_t bytes) {
 
 bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t bytes) {
   Status status = peers_->read(peer, from, to, bytes);
-  return status.ok() || fail(std::move(status));
+  if (status.ok()) return true;
+  // Mostly the peer has died, which shows a moment later.
+  const int64_t stop = monotonic_ns() + kDeathNs;
+  do {
+    if (Status lost = check_peers(peer); !lost.ok()) return fail(std::move(lost));
+    sched_yield();
+  } while (monotonic_ns() < stop);
+  return fail(std::move(status));
 }
 
 // Whether ranks may read each other's memory is found by trying, once, in both directions.
@@ -352,7 +364,7 @@ Status Group::finish(bool done) {
   }
   // An argument that all ranks refuse alike leaves the group whole; anything else breaks it for all.
   if (waiter_.status().code() == ErrorCode::kInvalidArgument) return waiter_.status();
-  const Status first = memory_.break_with(waiter_.status());
+  Status first = memory_.break_with(waiter_.status());
   waiter_.wake_all();
   return first;
 }
@@ -367,10 +379,28 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
                                    : counters_.staged_calls);
 }
 
-bool Group::leave() {
-  memory_.state(rank_).left.store(1, std::memory_order_release);
+void Group::abort(const Status& reason) {
+  (void)memory_.break_with(reason);
   waiter_.wake_all();
-  return memory_.header().ranks_out.fetch_add(1) + 1 == static_cast<uint32_t>(world_size());
+}
+
+Group::Leaving Group::leave() {
+  Leaving leaving;
+  shm::RankState& mine = memory_.state(rank_);
+  const uint64_t summary = sequence_ << 32 | own_.after(history_);
+  mine.left_with.store(summary, std::memory_order_relaxed);
+  mine.left.store(1, std::memory_order_release);
+  waiter_.wake_all();
+  // Roots that waited for nobody are compared here at the latest.
+  for (int peer = 0; peer < world_size() && !memory_.broken(); ++peer) {
+    if (peer == rank_ || memory_.state(peer).left.load(std::memory_order_acquire) == 0) continue;
+    const uint64_t theirs = memory_.state(peer).left_with.load(std::memory_order_relaxed);
+    if (theirs >> 32 != sequence_ || theirs == summary) continue;
+    leaving.mismatch = earlier_mismatch(memory_, rank_, peer, static_cast<uint32_t>(sequence_) + 1);
+    break;
+  }
+  leaving.last = memory_.header().ranks_out.fetch_add(1) + 1 == static_cast<uint32_t>(world_size());
+  return leaving;
 }
 
 }  // namespace collective_ops

@@ -37,8 +37,15 @@ class Group final : private CallHost, private shm::WaitObserver {
   // CallQueue sees to it that calls run one at a time. `issued_ns`: when the user made the call; 0: now.
   Status run(const Call& call, int64_t issued_ns = 0);
 
-  // Tells the peers that this rank makes no further call. True for the last rank of the group to leave.
-  bool leave();
+  // Breaks the group from another thread than the one in a call, which then ends with `reason`.
+  void abort(const Status& reason);
+
+  struct Leaving {
+    bool last = false;  // all others have left
+    Status mismatch;    // kMismatch where calls differed that no rank has waited in
+  };
+  // Tells the peers that this rank makes no further call.
+  Leaving leave();
 
   // Also while a call runs: set once, before the first.
   Status check_interrupt() const { return interrupt_check_ ? interrupt_check_() : Status(); }
@@ -94,8 +101,8 @@ class Group final : private CallHost, private shm::WaitObserver {
   std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
 
   std::vector<double> factors_;  // of the ranks, in a call that has them
-  uint64_t sequence_ = 0;        // of the call that runs
-  uint64_t all_arrived_ = 0;     // the last call that every rank is known to have announced
+  uint64_t sequence_ = 0;     // of the call that runs
+  uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
   shm::Signature own_;
   uint32_t history_ = 0;  // of the calls before this one
   bool announced_ = false;

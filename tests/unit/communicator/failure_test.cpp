@@ -170,6 +170,65 @@ TEST(Failure, InterruptCheckEndsAWait) {
   EXPECT_EQ(ranks[1].barrier().code(), ErrorCode::kGroupBroken);
 }
 
+TEST(Failure, OverlappingBuffersAreRefusedAlike) {
+  ThreadRanks ranks(2);
+  ranks.run([&](Communicator& comm) {
+    std::vector<float> data(200, 1.0f);
+    const size_t own = static_cast<size_t>(comm.rank()) * 100;
+    EXPECT_EQ(comm.all_gather(data.data() + 50, data.data(), 100, DataType::kFloat32).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(comm.all_reduce(data.data(), data.data() + 1, 100, DataType::kFloat32, ReduceOp::kSum).code(),
+              ErrorCode::kInvalidArgument);
+    // A rank's own part of the whole is in place.
+    EXPECT_TRUE(comm.all_gather(data.data() + own, data.data(), 100, DataType::kFloat32).ok());
+    EXPECT_TRUE(comm.reduce_scatter(data.data(), data.data() + own, 100, DataType::kFloat32, ReduceOp::kSum).ok());
+    EXPECT_EQ(data[own], 2.0f);
+  });
+}
+
+TEST(Failure, RefusedByTheCallerCountsAsACall) {
+  ThreadRanks ranks(2);
+  ranks.run([&](Communicator& comm) {
+    float value = 1;
+    comm.refuse_call();  // alike on both: they stay in step
+    EXPECT_TRUE(comm.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+    if (comm.rank() == 0) {
+      comm.refuse_call();
+    } else {
+      EXPECT_EQ(comm.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum).code(), ErrorCode::kMismatch);
+    }
+  });
+}
+
+TEST(Failure, RootsThatWaitForNobodyAreComparedAtTheNextCall) {
+  ThreadRanks ranks(2);
+  std::vector<Status> seen(2);
+  ranks.run([&](Communicator& comm) {
+    float value = 1;
+    EXPECT_TRUE(comm.broadcast(&value, 1, DataType::kFloat32, comm.rank()).ok());
+    seen[static_cast<size_t>(comm.rank())] = comm.barrier();
+  });
+  for (const Status& status : seen) {
+    EXPECT_EQ(status.code(), ErrorCode::kMismatch);
+    EXPECT_NE(status.message().find("as call #1"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("differ in root"), std::string::npos) << status.message();
+  }
+}
+
+TEST(Failure, CallFromWithinACallIsRefused) {
+  Communicator* self = nullptr;
+  Status nested;
+  ConnectOptions options;
+  options.interrupted = [&] {
+    if (self != nullptr && nested.ok()) nested = self->barrier();
+    return Status(ErrorCode::kInterrupted, "enough");
+  };
+  ThreadRanks ranks(2, options);
+  self = &ranks[0];
+  EXPECT_EQ(ranks[0].barrier().code(), ErrorCode::kInterrupted);
+  EXPECT_EQ(nested.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(nested.message().find("already inside a call"), std::string::npos) << nested.message();
+}
+
 TEST(Failure, NullBufferIsRefused) {
   ThreadRanks ranks(1);
   EXPECT_EQ(ranks[0].all_reduce(nullptr, nullptr, 4, DataType::kFloat32, ReduceOp::kSum).code(),
