@@ -54,9 +54,22 @@ def _status(options: argparse.Namespace) -> int:
     return status.run(options)
 
 
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import doctor
+
+    doctor.add_arguments(parser)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from collective_ops import doctor
+
+    return doctor.run(options)
+
+
 _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("run", "start the ranks of a training program on this host", _run_arguments, _run),
     ("status", "show what the ranks of a job do, and who waits for whom", _status_arguments, _status),
+    ("doctor", "check this machine, with the next step for each finding", _doctor_arguments, _doctor),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )
 

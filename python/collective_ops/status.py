@@ -100,8 +100,8 @@ def findings(group: Group) -> list[str]:
     if group.failure_code:
         running = [rank for rank in group.ranks if rank.process_state]
         texts.append(
-            f"The group is broken ({group.failure_code}): {group.failure.rstrip('.')}. Every later call fails; "
-            f"{_ranks(running)} of it still {_verb(running, 'lives', 'live')}."
+            f"The group is broken ({group.failure_code}): {group.failure.rstrip('.')}. "
+            f"Every later call fails; {_ranks(running)} of it still {_verb(running, 'lives', 'live')}."
         )
     dead = [rank for rank in group.ranks if rank.activity == "dead"]
     if dead:
