@@ -1,9 +1,10 @@
 // src/communicator: a rank's end of its group, with Python's arrays in place of pointers.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +12,11 @@
 #include <fmt/format.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <collective_ops/communicator.h>
 
+#include "arguments.h"
 #include "array.h"
 #include "errors.h"
 #include "module.h"
@@ -33,12 +36,23 @@ constexpr auto kSignalPeriod = milliseconds(50);
 thread_local bool waits_for_python = false;
 thread_local std::chrono::steady_clock::time_point next_look;
 
+// A thread that asks for the GIL while the interpreter ends would be ended by unwinding, through frames that
+// allow none: the process would abort. Such a thread (a daemon thread in a call) stays here instead.
+void stay_if_python_ends() {
+#if PY_VERSION_HEX >= 0x030d0000
+  while (Py_IsFinalizing()) pause();
+#else
+  while (_Py_IsFinalizing()) pause();
+#endif
+}
+
 // Releases the GIL, and lets signals' handlers run during long waits (in the main thread, as always).
 class Wait {
  public:
   Wait() : state_(PyEval_SaveThread()) { waits_for_python = true; }
   ~Wait() {
     waits_for_python = false;
+    stay_if_python_ends();
     PyEval_RestoreThread(state_);
   }
   Wait(const Wait&) = delete;
@@ -53,35 +67,13 @@ Status look_for_signals() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look) return {};
   next_look = now + kSignalPeriod;
+  stay_if_python_ends();
   const py::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() == 0) return {};
   return {ErrorCode::kInterrupted, "a signal's handler ended the wait"};  // its exception is what Python sees
 }
 
 // --- Arguments -------------------------------------------------------------------------------------
-
-std::optional<milliseconds> milliseconds_from(py::handle seconds) {
-  if (seconds.is_none()) return std::nullopt;
-  const py::object number = py::hasattr(seconds, "total_seconds")
-                                ? py::object(seconds.attr("total_seconds")())
-                                : py::reinterpret_borrow<py::object>(seconds);
-  const double value = PyFloat_AsDouble(number.ptr());
-  if (value == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (!(value >= 0) || value > 1e9) {
-    raise({ErrorCode::kInvalidArgument,
-           fmt::format("timeout={}: seconds from 0 (wait for ever) to 1e9", value)});
-  }
-  return milliseconds(static_cast<int64_t>(std::ceil(value * 1000)));
-}
-
-ReduceOp op_from(std::string_view name) {
-  if (const auto op = reduce_op_from(name)) return *op;
-  std::string known;
-  for (int i = 0; i < static_cast<int>(ReduceOp::kPreMulSum); ++i) {
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(static_cast<ReduceOp>(i)));
-  }
-  raise({ErrorCode::kInvalidArgument, fmt::format("op=\"{}\" is not known; there are {}", name, known)});
-}
 
 // An argument of a call: the array itself where it is contiguous, else a packed copy of it.
 class Operand {
@@ -121,13 +113,18 @@ class PendingWork {
       : work_(std::move(work)), operands_(std::move(operands)) {}
 
   void wait(py::handle timeout) {
-    const auto limit = milliseconds_from(timeout);
+    auto limit = milliseconds_from(timeout);
+    if (limit && limit->count() == 0) limit.reset();  // 0: for ever, as in every call
     const Status status = [&] {
       const Wait released;
       return work_->wait(limit);
     }();
     check(status);
-    if (operands_.recv) operands_.recv->unpack_if_needed();
+    deliver();
+  }
+  // The result of a finished call into an array that is not contiguous; also where nobody waits.
+  void deliver() {
+    if (work_->done() && operands_.recv && work_->wait().ok()) operands_.recv->unpack_if_needed();
   }
   bool done() const { return work_->done(); }
 
@@ -158,13 +155,65 @@ Operands pair_of(py::handle array, py::handle out, int world_size, bool gathers)
   return operands;
 }
 
+// Type and count of a call, and whether the arrays have as many elements as it moves.
+void check_sizes(Call& call, const Operands& operands, int rank, int world_size) {
+  const Array* sent = operands.send ? &operands.send->array() : nullptr;
+  const Array* received = operands.recv ? &operands.recv->array() : nullptr;
+  const auto refuse = [&](const std::string& what) {
+    raise({ErrorCode::kInvalidArgument, fmt::format("{}: {}", name_of(call.collective), what)});
+  };
+  if (sent == nullptr && received == nullptr) refuse("there is neither tensor nor out");
+  if (sent != nullptr && received != nullptr && sent->type != received->type) {
+    refuse(fmt::format("tensor is of {}, but out of {}", name_of(sent->type), name_of(received->type)));
+  }
+  call.type = (sent != nullptr ? sent : received)->type;
+  const auto ranks = static_cast<size_t>(world_size);
+  const auto holds = [&](const char* name, const Array* array, size_t wanted, std::string_view why) {
+    if (array == nullptr || array->count == wanted) return;
+    refuse(fmt::format("{} has {} elements, but {} {}", name, array->count, wanted, why));
+  };
+  const size_t own = sent != nullptr ? sent->count : received->count;
+  const auto me = static_cast<size_t>(rank);
+  switch (call.collective) {
+    case Collective::kReduce:
+      call.count = own;
+      return holds("out", received, own, "are reduced");
+    case Collective::kGather:
+      call.count = own;
+      return holds("out", received, own * ranks, fmt::format("come from {} ranks", ranks));
+    case Collective::kScatter:
+      if (received == nullptr) refuse("out is missing");
+      call.count = received->count;
+      return holds("tensor", sent, call.count * ranks, fmt::format("go to {} ranks", ranks));
+    case Collective::kAllToAll:
+      holds("out", received, own, "are sent");
+      if (own % ranks != 0) refuse(fmt::format("{} elements do not divide among {} ranks", own, ranks));
+      call.count = own / ranks;
+      return;
+    default:
+      break;
+  }
+  const auto sum = [](std::span<const size_t> counts) {
+    return std::accumulate(counts.begin(), counts.end(), size_t{0});
+  };
+  call.count = call.collective == Collective::kScatterV && received != nullptr ? received->count : own;
+  if (!call.send_counts.empty()) holds("tensor", sent, sum(call.send_counts), "is the sum of its splits");
+  if (!call.recv_counts.empty()) holds("out", received, sum(call.recv_counts), "is the sum of its splits");
+  if (call.collective == Collective::kAllGatherV && call.recv_counts.size() == ranks) {
+    holds("tensor", sent, call.recv_counts[me], "is this rank's part");
+  }
+  if (call.collective == Collective::kReduceScatterV && call.send_counts.size() == ranks) {
+    holds("out", received, call.send_counts[me], "is this rank's part");
+  }
+}
+
 class Group {
  public:
   Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout) {
     const ConnectOptions options{rank,
                                  world_size,
                                  std::move(job_id),
-                                 milliseconds_from(connect_timeout),
+                                 milliseconds_from(connect_timeout, "connect_timeout"),
                                  milliseconds_from(timeout),
                                  look_for_signals};
     auto connected = [&] {
@@ -173,25 +222,34 @@ class Group {
     }();
     communicator_ = take(std::move(connected));
   }
-  ~Group() { close(); }
+  ~Group() {
+    try {
+      close();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("collective_ops: leaving the group");
+    }
+  }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
   void close() {
     auto communicator = std::move(communicator_);
     {
-      const py::gil_scoped_release release;
+      const Wait released;  // what was started is finished first, unless Ctrl-C ends that
       communicator.reset();
     }
+    deliver_finished();
     pending_.clear();
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   }
 
-  MaybeWork all_reduce(py::handle array, std::string_view op, py::handle timeout, bool asynchronous) {
+  MaybeWork all_reduce(py::handle array, py::handle op, py::handle timeout, bool asynchronous) {
     return run({.collective = Collective::kAllReduce, .op = op_from(op)}, in_place(array), timeout,
                asynchronous);
   }
-  MaybeWork broadcast(py::handle array, int root, py::handle timeout, bool asynchronous) {
-    return run({.collective = Collective::kBroadcast, .root = root}, in_place(array), timeout, asynchronous);
+  MaybeWork broadcast(py::handle array, py::handle root, py::handle timeout, bool asynchronous) {
+    return run({.collective = Collective::kBroadcast, .root = root_from(root)}, in_place(array), timeout,
+               asynchronous);
   }
   // `out` has world_size times the elements of `array`.
   MaybeWork all_gather(py::handle array, py::handle out, py::handle timeout, bool asynchronous) {
@@ -199,10 +257,32 @@ class Group {
                timeout, asynchronous);
   }
   // `array` has world_size times the elements of `out`.
-  MaybeWork reduce_scatter(py::handle array, py::handle out, std::string_view op, py::handle timeout,
+  MaybeWork reduce_scatter(py::handle array, py::handle out, py::handle op, py::handle timeout,
                            bool asynchronous) {
     return run({.collective = Collective::kReduceScatter, .op = op_from(op)},
                pair_of(array, out, open()->world_size(), false), timeout, asynchronous);
+  }
+  // The other collectives, by name. `array` or `out` may be None where the rank has none of it; reduce of an
+  // array into itself is in place. Counts as in the core's v variants.
+  MaybeWork exchange(std::string_view name, py::handle array, py::handle out, py::handle op, py::handle root,
+                     const std::vector<size_t>& send_counts, const std::vector<size_t>& recv_counts,
+                     py::handle timeout, bool asynchronous) {
+    Call call{.collective = collective_from(name).value(), .op = op_from(op), .root = root_from(root)};
+    call.send_counts = send_counts;
+    call.recv_counts = recv_counts;
+    call.timeout = milliseconds_from(timeout);
+    Operands operands;
+    if (!array.is_none() && !array.is(out)) operands.send.emplace(array, Access::kRead, "tensor");
+    if (!out.is_none()) operands.recv.emplace(out, Access::kWrite, "out");
+    const std::shared_ptr<Communicator> communicator = open();
+    check_sizes(call, operands, communicator->rank(), communicator->world_size());
+    const Operand* sent = operands.send ? &*operands.send : array.is(out) ? &*operands.recv : nullptr;
+    if (sent != nullptr) {
+      sent->pack_if_needed();
+      call.send = sent->pointer();
+    }
+    if (operands.recv) call.recv = operands.recv->pointer();
+    return issue(*communicator, call, std::move(operands), asynchronous);
   }
   MaybeWork barrier(py::handle timeout, bool asynchronous) {
     return run({.collective = Collective::kBarrier}, {}, timeout, asynchronous);
@@ -247,11 +327,16 @@ class Group {
       call.count =
           call.collective == Collective::kReduceScatter ? operands.recv->array().count : sent.array().count;
     }
-    if (asynchronous) return start(*communicator, call, std::move(operands));
+    return issue(*communicator, call, std::move(operands), asynchronous);
+  }
+
+  MaybeWork issue(Communicator& communicator, const Call& call, Operands operands, bool asynchronous) {
+    if (asynchronous) return start(communicator, call, std::move(operands));
     const Status status = [&] {
       const Wait released;
-      return communicator->run(call);
+      return communicator.run(call);
     }();
+    if (!pending_.empty()) deliver_finished();
     check(status);
     if (operands.recv) operands.recv->unpack_if_needed();
     return nullptr;
@@ -259,9 +344,16 @@ class Group {
 
   MaybeWork start(Communicator& communicator, const Call& call, Operands operands) {
     // A call that nobody waits for still needs its arrays until it is done.
-    std::erase_if(pending_, [](const MaybeWork& work) { return work->done(); });
+    deliver_finished();
     pending_.push_back(std::make_shared<PendingWork>(communicator.start(call), std::move(operands)));
     return pending_.back();
+  }
+
+  void deliver_finished() {
+    std::erase_if(pending_, [](const MaybeWork& work) {
+      if (work->done()) work->deliver();
+      return work->done();
+    });
   }
 
   std::shared_ptr<Communicator> communicator_;
@@ -271,6 +363,10 @@ class Group {
 }  // namespace
 
 void bind_communicator(py::module_& module) {
+  module.def(
+      "reduce_op_name", [](py::handle op) { return std::string(name_of(op_from(op))); }, py::arg("op"),
+      "The name in reduce_ops of what a call takes as op; InvalidArgumentError where it takes it not.");
+
   py::class_<PendingWork, std::shared_ptr<PendingWork>>(module, "Work")
       .def("wait", &PendingWork::wait, py::arg("timeout") = py::none())
       .def("done", &PendingWork::done);
@@ -283,6 +379,7 @@ void bind_communicator(py::module_& module) {
       .def("broadcast", &Group::broadcast)
       .def("all_gather", &Group::all_gather)
       .def("reduce_scatter", &Group::reduce_scatter)
+      .def("exchange", &Group::exchange)
       .def("barrier", &Group::barrier)
       .def("close", &Group::close)
       .def("counters", &Group::counters)
