@@ -128,9 +128,17 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   return api;
 }
 
-// An error of the array's own library, kept as the cause of ours.
+// An error of the array's own library, in its words where the reason is none of those known here.
 [[noreturn]] void refused(std::string_view name, py::handle object) {
   py::error_already_set cause;
+  const auto is = [&](const char* flag) {
+    return py::hasattr(object, flag) && py::bool_(object.attr(flag)).cast<bool>();
+  };
+  if (is("is_sparse") || is("is_sparse_csr")) {
+    invalid(fmt::format(
+        "{} is a sparse tensor; give its .to_dense(), or make gradients dense: Embedding(sparse=False)", name));
+  }
+  if (is("is_meta")) invalid(fmt::format("{} is a meta tensor, which has no memory", name));
   std::string reason = py::str(cause.value());
   reason = reason.substr(0, reason.find('\n'));
   invalid(fmt::format("{}: the memory of this {} cannot be used: {}", name, type_name(object), reason));
