@@ -38,6 +38,7 @@ from ._api import (  # noqa: E402
     world_size,
 )
 from ._core import __version__  # noqa: E402
+from ._exchange import alltoall, gather, reduce, scatter  # noqa: E402
 from .bucket import BucketStats, GradientBucket  # noqa: E402
 from .errors import (  # noqa: E402
     CollectiveError,
@@ -79,6 +80,7 @@ __all__ = [
     "__version__",
     "allgather",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "counters",
@@ -86,11 +88,14 @@ __all__ = [
     "device",
     "empty",
     "finalize",
+    "gather",
     "init_hccl",
     "is_initialized",
     "kernel_target",
     "rank",
+    "reduce",
     "reduce_ops",
     "reducescatter",
+    "scatter",
     "world_size",
 ]

@@ -162,6 +162,7 @@ def allgather(
         tensor: of equal type and count on all ranks.
         out: where to: an array of world_size times as many elements, or a list of world_size arrays.
             Default: a new one of shape (world_size, *tensor.shape), of the kind that `tensor` is.
+            Where the ranks' counts differ, a list of arrays that are each as long as that rank's tensor.
 
     PyTorch's order, `allgather(list_of_arrays, tensor)`, is understood too. Returns `out`.
     """
@@ -178,17 +179,25 @@ def allgather(
             f"allgather: the list has {len(out)} arrays, but there are {comm.world_size} ranks"
         )
     dtype, count, _ = _core.describe_array(tensor, False)
-    for part in out:
-        if _core.describe_array(part)[:2] != (dtype, count):
-            raise InvalidArgumentError(f"allgather: each array of the list has {count} elements of {dtype}")
-    gathered = _core.SharedArray([comm.world_size * count], dtype)
+    parts = [_core.describe_array(part)[:2] for part in out]
+    counts = [size for _, size in parts]
+    if counts[comm.rank] != count or any(kind != dtype for kind, _ in parts):
+        raise InvalidArgumentError(
+            f"allgather: each array of the list has {count} elements of {dtype}, like this rank's tensor; "
+            "where the ranks' tensors differ in size, the one of each rank has that rank's size"
+        )
+    gathered = _core.SharedArray([sum(counts)], dtype)
 
     def spread() -> Any:
-        for index, part in enumerate(out):
-            gathered.copy_out(index * count, part)
+        first = 0
+        for part in out:
+            first += gathered.copy_out(first, part)
         return out
 
-    work = comm.all_gather(tensor, gathered, timeout, async_op)
+    if len(set(counts)) == 1:
+        work = comm.all_gather(tensor, gathered, timeout, async_op)
+    else:
+        work = comm.exchange("all_gather_v", tensor, gathered, "sum", 0, [], counts, timeout, async_op)
     return Work(work, spread) if async_op else spread()
 
 
@@ -198,6 +207,8 @@ def reducescatter(
     out: Array | None = None,
     async_op: bool = False,
     timeout: Seconds | None = None,
+    *,
+    counts: Sequence[int] | None = None,
 ) -> Any:
     """Reduces all ranks' tensors, and gives rank r the r-th part of the result.
 
@@ -205,10 +216,18 @@ def reducescatter(
         tensor: of equal type and count on all ranks; the count is a multiple of world_size.
         out: this rank's part. Default: a new one of the kind that `tensor` is, of shape
             (tensor.shape[0] / world_size, *tensor.shape[1:]).
+        counts: elements of each rank's part, equal on all ranks; needs `out`. Default: equal parts.
 
     Returns `out`.
     """
     comm = group("reducescatter")
+    if counts is not None:
+        if out is None:
+            raise InvalidArgumentError("reducescatter: counts need out, an array for this rank's part")
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise InvalidArgumentError(f"reducescatter: counts={counts!r}: a whole number for each rank")
+        work = comm.exchange("reduce_scatter_v", tensor, out, op, 0, list(counts), [], timeout, async_op)
+        return Work(work, out) if async_op else out
     if out is None:
         shape = _shape(tensor)
         if not shape or shape[0] % comm.world_size != 0:
