@@ -259,31 +259,35 @@ def _printable(text: str) -> str:
 # --- After the end ---------------------------------------------------------------------------------
 
 
-def read_traces(folder: Path, count: int, job: str | None = None) -> list[dict[str, Any]]:
-    """What each rank's file in `folder` says last, by rank: of one job, by default the one started last.
+def read_traces(folder: Path, count: int, job: str | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+    """What each rank's file in `folder` says last, by rank: of one job, by default the one started last; and
+    the other jobs that have files there.
 
     Raises ValueError where there is nothing to read."""
-    pattern = f"comm_trace.{job_hash(f'id {job}')}.rank*.bin" if job else "comm_trace.*.rank*.bin"
-    paths = list(folder.glob(pattern)) or (list(folder.glob(f"comm_trace.{job}.rank*.bin")) if job else [])
+    hashes = [job_hash(f"id {job}"), job_hash(job)] if job else ["*"]
+    patterns = [f"comm_trace.{name}.rank*.bin" for name in hashes]
     files, problems = [], []
-    for path in paths:
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         try:
             files.append(_core.last_calls(str(path), count))
         except (RuntimeError, ValueError) as error:
             problems.append(str(error))
     if not files:
-        why = "; ".join(problems) or f"no {pattern}"
+        why = "; ".join(problems) or f"no {' and no '.join(patterns)}"
         raise ValueError(
             f"{folder}: no rank's trace file to read ({why}). They exist while ranks record "
             "(COLLECTIVE_OPS_TRACE=1) or after a crash; a job that ended well has comm_trace.json instead"
         )
     newest = max(files, key=lambda file: file["opened_unix_ns"])
     same = [file for file in files if (file["job"], file["run"]) == (newest["job"], newest["run"])]
-    return sorted(same, key=lambda file: file["rank"])
+    others = sorted({file["job"] for file in files} - {newest["job"]})
+    return sorted(same, key=lambda file: file["rank"]), others
 
 
-def trace_findings(files: Sequence[dict[str, Any]]) -> list[str]:
-    texts = []
+def trace_findings(files: Sequence[dict[str, Any]], others: Sequence[str] = ()) -> list[str]:
+    texts = [
+        f"Files of another job lie there too: collective-ops status {job!r} --trace DIR." for job in others
+    ]
     missing = sorted(set(range(files[0]["world_size"])) - {file["rank"] for file in files})
     if missing:
         texts.append(f"No file of rank {', '.join(map(str, missing))}.")
@@ -306,9 +310,9 @@ def trace_findings(files: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _run_trace(options: argparse.Namespace) -> int:
-    files = read_traces(options.trace, max(1, options.last), options.job)
+    files, others = read_traces(options.trace, max(1, options.last), options.job)
     if options.json:
-        print(json.dumps({"ranks": files, "findings": trace_findings(files)}))
+        print(json.dumps({"ranks": files, "findings": trace_findings(files, others)}))
         return 0
     rows = [("rank", "process", "end", "last calls", "result", "waited for", "at")]
     for file in files:
@@ -316,7 +320,7 @@ def _run_trace(options: argparse.Namespace) -> int:
         for call in file["calls"] or [None]:
             rows.append((str(file["rank"]), str(file["pid"]), end, *_call_cells(call)))
     print(f"job {_printable(files[0]['job'])!r}: {files[0]['world_size']} ranks, from {options.trace}")
-    print("\n".join([*_table(rows), *map(_printable, trace_findings(files))]))
+    print("\n".join([*_table(rows), *map(_printable, trace_findings(files, others))]))
     return 0
 
 

@@ -363,7 +363,10 @@ Status Group::finish(bool done) {
     return {};
   }
   // An argument that all ranks refuse alike leaves the group whole; anything else breaks it for all.
-  if (waiter_.status().code() == ErrorCode::kInvalidArgument) return waiter_.status();
+  if (waiter_.status().code() == ErrorCode::kInvalidArgument) {
+    memory_.state(rank_).finished.store(sequence_, std::memory_order_relaxed);
+    return waiter_.status();
+  }
   Status first = memory_.break_with(waiter_.status());
   waiter_.wake_all();
   return first;

@@ -147,6 +147,24 @@ def test_a_stopped_rank_is_named(hanging: Ranks) -> None:
     os.kill(hanging.pids[2], signal.SIGCONT)
 
 
+def be_refused() -> None:
+    """All ranks refuse alike: the path that is forced needs shared memory."""
+    collective_ops.init_hccl()
+    with pytest.raises(collective_ops.InvalidArgumentError):
+        collective_ops.allreduce(np.ones(1_000_000, np.float32))
+    report("refused")
+    signal.pause()
+
+
+def test_a_rank_whose_call_was_refused_is_outside(rank_pool: RankPool) -> None:
+    ranks = rank_pool.start(be_refused, 2, env={"COLLECTIVE_OPS_PATH": "direct"})
+    for number in range(2):
+        assert ranks.receive(number) == "refused"
+    group = job_of(ranks.pids[0])
+    assert group is not None and [rank.activity for rank in group.ranks] == ["outside", "outside"]
+    ranks.abort()
+
+
 def wait_after_failure(victim: int) -> str:
     collective_ops.init_hccl()
     report("joined")
@@ -320,6 +338,30 @@ def test_the_last_calls_of_a_killed_job(rank_pool: RankPool, tmp_path: Path) -> 
     assert data["ranks"][2]["calls"][-1]["collective"] == "all_reduce"
     now = time.time_ns()
     assert all(0 < now - call["ended_unix_ns"] < 600e9 for call in data["ranks"][0]["calls"])
+
+
+def record_once() -> None:
+    collective_ops.init_hccl()
+    collective_ops.barrier()
+    report("done")
+    signal.pause()
+
+
+def test_one_job_of_several_is_shown(rank_pool: RankPool, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        environment = {"COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_JOB_ID": name}
+        ranks = rank_pool.start(record_once, 2, env=environment, cwd=tmp_path)
+        for number in range(2):
+            ranks.receive(number)
+        for pid in ranks.pids:
+            os.kill(pid, signal.SIGKILL)
+        ranks.wait()
+    printed = command("status", "--trace", str(tmp_path)).stdout
+    assert printed.startswith("job 'id second': 2 ranks")
+    assert "Files of another job lie there too: collective-ops status 'id first' --trace DIR." in printed
+    for wanted in ("first", "id first"):
+        printed = command("status", wanted, "--trace", str(tmp_path)).stdout
+        assert printed.startswith("job 'id first': 2 ranks") and "another job" not in printed
 
 
 def test_a_folder_without_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
