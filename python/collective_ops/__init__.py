@@ -7,7 +7,7 @@
     loss.backward()
     for param in model.parameters():
         if param.grad is not None:
-            allreduce(param.grad, op="sum")    # in place
+            allreduce(param.grad, op="avg")    # in place; the same parameters on all ranks
 
 Arrays are PyTorch tensors, numpy arrays, or anything else with DLPack or the buffer protocol; PyTorch is not
 needed. docs/python_api.md is the reference.
@@ -17,6 +17,17 @@ from .environment import check_environment
 
 # Before anything of the user's reads RANK, and fails with less to say.
 check_environment()
+
+try:
+    from . import _core as _core
+except ImportError as error:
+    if "cannot import name" not in str(error):
+        raise
+    raise ImportError(
+        "collective_ops is not built for this Python: there is no module _core beside the package's files. "
+        "In a source tree: make build, then .venv/bin/python; else install it with this Python's pip",
+        name="collective_ops._core",
+    ) from None
 
 from ._api import (  # noqa: E402
     Work,
@@ -40,6 +51,7 @@ from ._api import (  # noqa: E402
 from ._core import __version__  # noqa: E402
 from ._exchange import alltoall, gather, reduce, scatter  # noqa: E402
 from .bucket import BucketStats, GradientBucket  # noqa: E402
+from .environment import LaunchEnvironmentError  # noqa: E402
 from .errors import (  # noqa: E402
     CollectiveError,
     CollectiveTimeoutError,
@@ -68,6 +80,7 @@ __all__ = [
     "InternalError",
     "InterruptedCallError",
     "InvalidArgumentError",
+    "LaunchEnvironmentError",
     "MismatchError",
     "NotInitializedError",
     "OutOfMemoryError",

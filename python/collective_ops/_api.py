@@ -6,12 +6,14 @@ One process is one rank of one group, which this module holds.
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from . import _core
+from ._waiting import waiting_line
 from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
 
 Array = Any  # a tensor, a numpy array, or anything with DLPack or the buffer protocol
@@ -71,9 +73,12 @@ def init_hccl(
     disagree or exist twice, InvalidArgumentError for values that cannot be used.
     """
     global _group, _arguments, _device_id, _forked
-    rank, world_size = _identity(rank, world_size)
+    rank, world_size = _identity(_integer("rank", rank), _integer("world_size", world_size))
+    device_id = _integer("device_id", device_id)
     if device_id is None:
         device_id = next((n for n in map(_number, ("DEVICE_ID", "LOCAL_RANK")) if n is not None), rank)
+    if not (job_id is None or isinstance(job_id, str)):
+        raise InvalidArgumentError(f"init_hccl: job_id={job_id!r} is a {type(job_id).__name__}; give a str")
     arguments = (rank, world_size, device_id, job_id, timeout, connect_timeout)
     if _group is not None:
         if arguments == _arguments:
@@ -82,7 +87,8 @@ def init_hccl(
             f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
             "before it joins as another"
         )
-    _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout)
+    with waiting_line(rank, world_size, job_id):
+        _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout)
     _arguments, _device_id, _forked = arguments, device_id, False
 
 
@@ -120,7 +126,7 @@ def allreduce(tensor: Array, op: str = "sum", async_op: bool = False, timeout: S
 
     Args:
         tensor: of equal element type and count on all ranks; any strides, 0-dim and empty too.
-        op: sum, avg (or mean), prod, min, max, band, bor, bxor.
+        op: sum, avg (or mean), prod, min, max, band, bor, bxor; or torch.distributed.ReduceOp's constants.
         async_op: return a Work at once; `tensor` holds the result after its wait().
         timeout: seconds to wait for the other ranks; 0: for ever; default: that of init_hccl.
 
@@ -247,7 +253,8 @@ def barrier(async_op: bool = False, timeout: Seconds | None = None) -> Work | No
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-    """An array in memory that the ranks share: collectives on it copy nothing. Contents are unspecified.
+    """An array in memory that the ranks share: above a few KiB collectives on it copy nothing. Contents are
+    unspecified.
 
     Args:
         dtype: a name of `data_types`, a numpy or a torch type.
@@ -255,14 +262,18 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     Returns a torch.Tensor where PyTorch has been imported, else a SharedArray: numpy.asarray(a),
     numpy.from_dlpack(a) and memoryview(a) see its memory. It is freed with the last reference.
     """
-    array = _core.SharedArray([shape] if isinstance(shape, int) else list(shape), _type_name(dtype))
+    try:
+        extents = list(map(operator.index, shape if hasattr(shape, "__iter__") else [shape]))
+    except TypeError:
+        raise InvalidArgumentError(f"empty: shape={shape!r}: a whole number or several") from None
+    array = _core.SharedArray(extents, _type_name(dtype))
     torch = sys.modules.get("torch")
     return torch.from_dlpack(array) if torch is not None else array
 
 
 def device() -> Any:
     """This rank's card as a torch.device: npu, then cuda, where there is one; else the CPU. Without PyTorch
-    imported the string "cpu"."""
+    imported the string "cpu". The collectives refuse a card's memory: what they reduce lies on the CPU."""
     torch = sys.modules.get("torch")
     if torch is None:
         return "cpu"
@@ -303,7 +314,17 @@ def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
             f"init_hccl: {missing} is neither an argument ({given}) nor {missing.upper()} in the "
             "environment; collective-ops run and torchrun set both"
         )
-    return int(rank), int(world_size)
+    return rank, world_size
+
+
+def _integer(name: str, value: Any) -> int | None:
+    """`value` as an int; text of digits is one, as os.environ gives it."""
+    if value is None:
+        return None
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"init_hccl: {name}={value!r} is no whole number") from None
 
 
 def _number(variable: str) -> int | None:

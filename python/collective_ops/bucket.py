@@ -14,6 +14,8 @@ from .placement import Placement, warn_if_ddp_reduces
 # A bucket's first memory; it doubles up to the bucket's size, so that a small model takes little.
 _FIRST_BYTES = 1 << 20
 _TYPE_NUMBERS = {name: number for number, name in enumerate(_core.data_types)}
+_NO_GRADIENT = (len(_TYPE_NUMBERS), 0)  # in place of type and count
+_NOTHING = -1  # behind the end of a list
 
 
 @dataclass
@@ -47,14 +49,14 @@ class GradientBucket:
 
         bucket = GradientBucket(bucket_size_mb=25, reduce_op="sum")
         for param in model.parameters():
-            if param.grad is not None:
-                bucket.add(param.grad)
+            bucket.add(param.grad)         # None too: it keeps the ranks in step
         bucket.allreduce()                 # now the reduced values stand in the .grad tensors
         bucket.clear()
 
     add() copies into shared memory, which is kept from step to step. A bucket that is full is sent while the
     next one fills. Types may be mixed (a bucket per type); a gradient larger than a bucket is sent alone.
-    All ranks must add tensors of the same types and sizes in the same order: MismatchError otherwise.
+    All ranks must add tensors of the same types and sizes in the same order, and None in the same places:
+    MismatchError otherwise.
 
         bucket = GradientBucket(parameters=model.parameters())
         bucket.zero_grad(); loss.backward(); bucket.allreduce()
@@ -76,16 +78,14 @@ class GradientBucket:
         reduce_op: str = "sum",
         parameters: Iterable[Any] | None = None,
     ) -> None:
-        if not bucket_size_mb > 0:
-            raise InvalidArgumentError(f"bucket_size_mb={bucket_size_mb}: a size above 0")
-        self._bucket_bytes = max(64, int(bucket_size_mb * 2**20))
-        self._op = reduce_op
+        self._bucket_bytes = _bytes_of(bucket_size_mb)
+        self._op = _core.reduce_op_name(reduce_op)
         self._placement = Placement(parameters, self._bucket_bytes) if parameters is not None else None
         self._stats = BucketStats()
         self._open: dict[str, _Batch] = {}
         self._sent: list[_Batch] = []
         self._free: dict[str, list[_core.SharedArray]] = {}
-        self._layout = self._number = 0  # a hash of what was added in this round, and how many
+        self._noted: list[tuple[int, int]] = []  # type and count of what was added in this round
         self._placement_agreed = self._placement is None
         self._before: dict[str, int] | None = None  # counters at the begin of a round
 
@@ -96,13 +96,18 @@ class GradientBucket:
     def add(self, tensor: Any) -> None:
         """Adds a gradient to this round. It must not be changed until allreduce() has returned.
 
+        None is the gradient of a parameter that took no part: it stays None where it is so on all ranks, and
+        allreduce() raises MismatchError where it is so on some. (With `parameters` it counts as zeros.)
         Sends a bucket that is full, so an error of that call may come from here.
         """
-        if self._placement is not None and self._placement.take(tensor, self._stats):
+        if self._placement is not None and (tensor is None or self._placement.take(tensor, self._stats)):
+            return
+        self._begin_round()
+        if tensor is None:
+            self._noted.append(_NO_GRADIENT)
             return
         dtype, count, _ = _core.describe_array(tensor)
-        self._begin_round()
-        self._note(dtype, count)
+        self._noted.append((_TYPE_NUMBERS[dtype], count))
         self._stats.gradients += 1
         capacity = max(1, self._bucket_bytes // _core.type_sizes[dtype])
         if count > capacity:
@@ -129,11 +134,14 @@ class GradientBucket:
         try:
             if self._placement is not None:
                 self._reduce_placed(group)
+            for batch in self._sent:
+                batch.work.wait()
+            # Before any gradient gets a sum, and before calls of which the core would see sizes alone.
+            self._check_layout(group)
             for dtype in list(self._open):
                 self._send(self._open.pop(dtype), dtype)
             for batch in self._sent:
                 batch.work.wait()
-            self._check_layout(group)  # before any gradient gets a sum
             for batch in self._sent:
                 self._copy_out(batch)
             self._warn_once()
@@ -149,8 +157,12 @@ class GradientBucket:
         finally:
             self._drop()
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """Sets the gradients of `parameters` to zero where they lie, and puts back those that were None."""
+        if set_to_none:
+            raise InvalidArgumentError(
+                "GradientBucket.zero_grad(set_to_none=True): placed gradients keep their place; leave it out"
+            )
         if self._placement is None:
             raise InvalidArgumentError(
                 "GradientBucket.zero_grad works on placed gradients: give GradientBucket(parameters=...), or "
@@ -163,8 +175,7 @@ class GradientBucket:
         placement.collect(self._stats)
         self._stats.gradients += len(placement.slots)
         if not self._placement_agreed:
-            for dtype, count in placement.layout:
-                self._note(dtype, count)
+            self._noted += [(_TYPE_NUMBERS[dtype], count) for dtype, count in placement.layout]
         for memory in placement.memories:
             group.all_reduce(memory, self._op, None, False)
             self._count(memory.nbytes)
@@ -189,7 +200,7 @@ class GradientBucket:
         for batch in [*self._sent, *self._open.values()]:
             if batch.memory is not None:
                 self._free.setdefault(batch.memory.dtype, []).append(batch.memory)
-        self._sent, self._open, self._layout, self._number = [], {}, 0, 0
+        self._sent, self._open, self._noted = [], {}, []
 
     def _memory(self, dtype: str, count: int) -> _core.SharedArray:
         free = self._free.get(dtype)
@@ -202,27 +213,34 @@ class GradientBucket:
         larger.copy_in(0, batch.memory.slice(0, batch.used))
         batch.memory = larger
 
-    def _note(self, dtype: str, count: int) -> None:
-        # Hashes of integers are the same in every process.
-        self._layout = hash((self._layout, _TYPE_NUMBERS[dtype], count))
-        self._number += 1
-
     def _check_layout(self, group: _core.Communicator) -> None:
         """That all ranks have added the same, in the same order: the core sees sizes of buckets alone, and
         sums of other tensors than meant would be silently wrong. Placed gradients are asked for once."""
-        if self._number == 0:
+        if not self._noted:
             return
-        mine = array("q", [self._layout, self._number])
+        # Hashes of integers are the same in every process.
+        mine = array("q", [hash(tuple(self._noted)), len(self._noted)])
         everyones = array("q", bytes(16 * group.world_size))
         group.all_gather(mine, everyones, None, False)
-        odd = [r for r in range(group.world_size) if everyones[2 * r : 2 * r + 2] != everyones[:2]]
+        ranks = range(group.world_size)
+        odd = [rank for rank in ranks if everyones[2 * rank : 2 * rank + 2] != everyones[:2]]
         if odd:
-            counts = ", ".join(f"rank {r}: {everyones[2 * r + 1]}" for r in [0, *odd])
+            lists = self._everyones_lists(group, max(everyones[1::2]))
             raise MismatchError(
-                f"GradientBucket: ranks {odd} have added other gradients than rank 0, or in another order "
-                f"(numbers of them: {counts}). Add the same on all ranks, those of unused parameters too"
+                f"GradientBucket: ranks {odd} have added other gradients than rank 0, or in another order; "
+                f"{_first_difference(lists, odd)}. On all ranks: bucket.add(param.grad) for all parameters, "
+                "also where it is None. Where ranks use different ones: GradientBucket(parameters=...)"
             )
         self._placement_agreed = True
+
+    def _everyones_lists(self, group: _core.Communicator, longest: int) -> list[list[tuple[int, int]]]:
+        """What each rank has added, for the error."""
+        mine = array("q", [number for entry in self._noted for number in entry])
+        mine.extend([_NOTHING] * (2 * longest - len(mine)))
+        everyones = array("q", bytes(8 * len(mine) * group.world_size))
+        group.all_gather(mine, everyones, None, False)
+        pairs = list(zip(everyones[::2], everyones[1::2], strict=True))
+        return [pairs[first : first + longest] for first in range(0, len(pairs), longest)]
 
     def _warn_once(self) -> None:
         if self._stats.rounds == 0:
@@ -242,3 +260,30 @@ class GradientBucket:
     def _count(self, size: int) -> None:
         self._stats.calls += 1
         self._stats.bytes += size
+
+
+def _bytes_of(bucket_size_mb: Any) -> int:
+    try:
+        if bucket_size_mb > 0:
+            return max(64, int(bucket_size_mb * 2**20))
+    except (TypeError, OverflowError):
+        pass
+    raise InvalidArgumentError(f"GradientBucket: bucket_size_mb={bucket_size_mb!r}: a size above 0")
+
+
+def _first_difference(lists: list[list[tuple[int, int]]], odd: list[int]) -> str:
+    for index, entry in enumerate(lists[0]):
+        for rank in odd:
+            if lists[rank][index] != entry:
+                return (
+                    f"the first that differs is number {index} from 0 on: {_described(entry)} on rank 0, "
+                    f"{_described(lists[rank][index])} on rank {rank}"
+                )
+    return "they differ in nothing that can be shown"
+
+
+def _described(entry: tuple[int, int]) -> str:
+    number, count = entry
+    if number == _NOTHING:
+        return "nothing"
+    return "None" if entry == _NO_GRADIENT else f"{count} {_core.data_types[number]}"

@@ -105,6 +105,15 @@ class Placement:
 
 def _usable(parameters: Iterable[Any]) -> list[Any]:
     """Those that get a gradient, each once, in reverse order."""
+    if hasattr(parameters, "parameters") or hasattr(parameters, "data_ptr") or isinstance(parameters, str):
+        raise InvalidArgumentError(
+            f"GradientBucket(parameters=...): give model.parameters(), or a list of parameters, not a "
+            f"{type(parameters).__name__}"
+        )
+    if not hasattr(parameters, "__iter__"):
+        raise InvalidArgumentError(
+            f"GradientBucket(parameters={parameters!r}): give model.parameters(), or a list of parameters"
+        )
     unique = list({id(parameter): parameter for parameter in parameters}.values())
     for parameter in unique:
         if not hasattr(parameter, "requires_grad"):

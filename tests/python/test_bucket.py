@@ -8,7 +8,7 @@ from typing import Any
 import collective_ops
 import numpy as np
 import pytest
-from collective_ops import GradientBucket, InvalidArgumentError, NotInitializedError
+from collective_ops import GradientBucket, InvalidArgumentError, MismatchError, NotInitializedError
 from rank_pool import RankPool
 from test_api import open_descriptors, resident_kib
 
@@ -90,11 +90,9 @@ def without_add_or_init() -> None:
     with pytest.raises(NotInitializedError, match=r"GradientBucket.allreduce.*init_hccl\(\) first"):
         bucket.allreduce()
     collective_ops.init_hccl()
-    with pytest.raises(InvalidArgumentError, match="skip it"):
-        bucket.add(None)
     with pytest.raises(InvalidArgumentError, match="zero_grad works on placed gradients"):
         bucket.zero_grad()
-    for size in (0, -1, float("nan")):
+    for size in (0, -1, float("nan"), float("inf"), "25", None):
         with pytest.raises(InvalidArgumentError, match="a size above 0"):
             GradientBucket(bucket_size_mb=size)
 
@@ -108,14 +106,68 @@ def without_add_or_init() -> None:
     average.add(kept)
     average.allreduce()
     assert (kept == collective_ops.world_size()).all()
-    odd = GradientBucket(reduce_op="sun")
-    odd.add(kept)
-    with pytest.raises(InvalidArgumentError, match='op="sun" is not known'):
-        odd.allreduce()
+    with pytest.raises(InvalidArgumentError, match='op="sun" is not known; there are sum, avg'):
+        GradientBucket(reduce_op="sun")
+    total = GradientBucket(reduce_op=torch.distributed.ReduceOp.SUM)
+    total.add(kept)
+    total.allreduce()
+    assert (kept == collective_ops.world_size() ** 2).all()
 
 
 def test_clear_forgets_and_numpy_works(rank_pool: RankPool) -> None:
     rank_pool.run(without_add_or_init, 2)
+
+
+def with_none(gradients: list[Any], indices: tuple[int, ...]) -> list[Any]:
+    return [None if index in indices else gradient for index, gradient in enumerate(gradients)]
+
+
+def unused_parameters() -> list[float]:
+    collective_ops.init_hccl()
+    rank, world_size = collective_ops.rank(), collective_ops.world_size()
+    bucket = GradientBucket()
+    everywhere = with_none([torch.full((4,), float(rank)) for _ in range(3)], (1,))
+    for gradient in everywhere:
+        bucket.add(gradient)
+    bucket.allreduce()
+    bucket.clear()
+    assert everywhere[1] is None and bucket.stats.gradients == 2
+    assert all((gradient == sum(range(world_size))).all() for gradient in everywhere[::2])
+
+    # As many gradients of one size on every rank, but not of the same parameters.
+    mine = with_none([torch.full((4,), float(rank)) for _ in range(3)], (min(rank, 1),))
+    for gradient in mine:
+        bucket.add(gradient)
+    with pytest.raises(MismatchError, match=r"ranks \[1, 2\].*number 0 from 0 on: None on rank 0, 4 float32"):
+        bucket.allreduce()
+    assert all((gradient == rank).all() for gradient in mine if gradient is not None), "changed"
+    bucket.clear()
+    collective_ops.barrier()  # found before any call that could differ: the group is whole
+
+    for gradient in [torch.zeros(3), torch.zeros(4 if rank == 2 else 5)]:
+        bucket.add(gradient)
+    with pytest.raises(MismatchError, match="number 1 from 0 on: 5 float32 on rank 0, 4 float32 on rank 2"):
+        bucket.allreduce()
+    for gradient in [torch.zeros(3)] * (2 if rank == 1 else 1):
+        bucket.add(gradient)
+    with pytest.raises(MismatchError, match="number 1 from 0 on: nothing on rank 0, 3 float32 on rank 1"):
+        bucket.allreduce()
+
+    model = network()
+    placed_bucket = GradientBucket(parameters=model.parameters())
+    placed_bucket.zero_grad()
+    backward(model, rank, 0)
+    if rank == 1:
+        next(model.parameters()).grad = None
+    for parameter in model.parameters():
+        placed_bucket.add(parameter.grad)
+    placed_bucket.allreduce()
+    return [parameter.grad.double().sum().item() for parameter in model.parameters()]
+
+
+def test_none_keeps_its_place(rank_pool: RankPool) -> None:
+    sums = rank_pool.run(unused_parameters, 3)
+    assert sums[0] == sums[1] == sums[2]
 
 
 def network(seed: int = 1) -> Any:
@@ -233,6 +285,11 @@ def test_what_cannot_be_placed() -> None:
         GradientBucket(parameters=exhausted)
     with pytest.raises(InvalidArgumentError, match="a str is no torch parameter"):
         GradientBucket(parameters=["weight"])
+    for mistaken in (model, torch.nn.Parameter(torch.zeros(3)), "weight", 3):
+        with pytest.raises(InvalidArgumentError, match=r"give model.parameters\(\), or a list"):
+            GradientBucket(parameters=mistaken)
+    with pytest.raises(InvalidArgumentError, match="placed gradients keep their place"):
+        GradientBucket(parameters=network().parameters()).zero_grad(set_to_none=True)
     with pytest.raises(InvalidArgumentError, match="lies on meta"):
         GradientBucket(parameters=[torch.zeros(3, device="meta", requires_grad=True)])
     frozen = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
