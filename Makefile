@@ -15,7 +15,7 @@ CTEST := ctest --output-on-failure --no-tests=ignore -j $(JOBS)
 # pytest leaves with 5 where nothing was selected; that alone is no failure.
 PYTEST := $(PYTHON) -m pytest -q
 
-.PHONY: help setup build demo test test-all test-asan test-tsan bench format check wheel clean
+.PHONY: help setup build module demo test test-all test-asan test-tsan bench format check wheel clean
 
 help:  ## print the targets
 	@echo "collective-ops: make TARGET"
@@ -28,7 +28,12 @@ build: setup  ## build the library, the Python module and the native tests (buil
 	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build  ## train ResNet-50 on real digits with 8 ranks, then draw the heat map
+# Without tests and benchmarks, which take most of the time.
+module: setup
+	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON --log-level=WARNING >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target _core
+
+demo: module  ## train ResNet-50 on real digits with 8 ranks, then draw the heat map
 	@scripts/demo $(DEMO_OUTPUT)
 
 # Both runners always run, so that one failure does not hide another.
@@ -52,14 +57,14 @@ test-asan test-tsan: test-%: setup  ## run the native tests under address and un
 	@cmake --build --preset $* -j $(JOBS)
 	@$(CTEST) --test-dir build/$* $(CTEST_ARGS)
 
-bench: build  ## run the benchmarks beside their peers (BENCH=allreduce: only those)
+bench: build  ## run the benchmarks beside their peers (only some with BENCH=allreduce)
 	@scripts/bench $(BENCH)
 
 format:  ## format C++ with clang-format, Python with ruff
 	@scripts/setup --check
 	@scripts/check --fix
 
-check:  ## format, clang-tidy of changed files (ALL=1: all), order of layers, tidiness
+check:  ## format, clang-tidy of changed files (of all with ALL=1), order of layers, tidiness
 	@scripts/setup --check
 	@scripts/check $(if $(ALL),--all)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import digits as digits_data
 import torch
-from collective_ops import allreduce, device, init_hccl
+from collective_ops import allreduce, init_hccl
 from resnet import ResNet50
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -62,6 +62,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--images", type=int, metavar="N", help="train and test with N images each, for a quick look"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="where the model computes (default cpu, whose memory the collectives work on)",
+    )
     parser.add_argument("--threads", type=int, help="of each rank (default: cores / ranks, at least 1)")
     parser.add_argument(
         "--mode",
@@ -91,7 +96,7 @@ class Trainer:
 
     def __init__(self, options: argparse.Namespace, rank: int, world_size: int) -> None:
         self.options, self.rank, self.world_size = options, rank, world_size
-        self.device = device()
+        self.device = torch.device(options.device)
         self.digits = digits_data.load_digits(rank, world_size, limit=options.images)
         dataset = digits_data.TrainingDigits(self.digits)
         self.sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, seed=options.seed)

@@ -66,8 +66,7 @@ class GradientAverager:
             self.bucket.allreduce()
         else:
             for parameter in self.parameters:
-                if parameter.grad is not None:
-                    self.bucket.add(parameter.grad)
+                self.bucket.add(parameter.grad)  # None too: it keeps the ranks in step
             self.bucket.allreduce()
             self.bucket.clear()
         self.seconds += time.perf_counter() - start

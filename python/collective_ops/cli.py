@@ -11,9 +11,16 @@ from pathlib import Path
 
 def _trace_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    merge = actions.add_parser("merge", help="make comm_trace.json from the raw files that killed ranks left")
+    merge = actions.add_parser(
+        "merge",
+        help="make comm_trace.json from the raw files that killed ranks left",
+        epilog="Exit code: 0 where all ranks were merged; 1 where one is missing, or there are none.",
+    )
     merge.add_argument(
-        "directory", nargs="?", type=Path, default=Path(), help="where they lie (default: here)"
+        "directory",
+        nargs="?",
+        type=Path,
+        help="where they lie (default: COLLECTIVE_OPS_TRACE_DIR, else here)",
     )
     merge.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: comm_trace.json in that directory"
@@ -25,7 +32,9 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 def _trace(options: argparse.Namespace) -> int:
     from collective_ops import trace
 
-    summary = trace.merge(options.directory, options.output, job=options.job, keep=options.keep)
+    summary = trace.merge(
+        options.directory or trace.trace_directory(), options.output, job=options.job, keep=options.keep
+    )
     print(summary.text.rstrip())
     return 0 if summary.complete else 1
 
@@ -74,12 +83,23 @@ _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
 )
 
 
+class _Version(argparse.Action):
+    """Imports the core only where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> None:
+        from collective_ops import __version__
+
+        print(f"collective-ops {__version__}")
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="collective-ops",
         description="Collective communication for multi-process training.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for name, text, add_arguments, run in _COMMANDS:
         command = commands.add_parser(

@@ -34,11 +34,14 @@ examples:
       four ranks, with DEVICE_ID 4, 5, 6 and 7
   collective-ops run --nproc_per_node 8 --dry-run train.py
       shows the environment and the command of each rank, and starts nothing
-  msrun --worker_num=8 --local_worker_num=8 --log_dir=out --join=True python train.py
-      is, word for word after "collective-ops run", understood as well
+  collective-ops run --worker_num=8 --local_worker_num=8 --log_dir=out --join=True python train.py
+      the options of msrun are understood, too
 
-Where a rank fails, its error is printed alone, the others are stopped, and the exit code is that rank's
-(128 + the signal's number where a signal ended it). No port is fixed: launches side by side do not meet.
+Where a rank fails, its error is printed alone, and the others are stopped. No port is fixed: launches side by
+side do not meet.
+
+exit code: 0 where all ranks ended well; else that of the first rank that failed, or 128 + the number of the
+signal that ended it or the launch; 2 where the command line cannot be used, 1 where no rank could be started.
 """
 
 
@@ -86,7 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     count = parser.add_argument_group("how many ranks (default: as many as DEVICE_IDS names)")
-    count.add_argument("--nproc_per_node", "--nproc-per-node", type=_positive, metavar="N")
+    count.add_argument(
+        "--nproc_per_node",
+        "--nproc-per-node",
+        type=_positive,
+        metavar="N",
+        help="ranks on this host, that is all",
+    )
     count.add_argument("--worker_num", type=_positive, metavar="N", help="msrun: ranks in all")
     count.add_argument("--local_worker_num", type=_positive, metavar="N", help="msrun: ranks on this host")
     where = parser.add_argument_group("where they meet (default: on a free port of this host)")
@@ -371,10 +380,9 @@ def _write_summary(plan: LaunchPlan, ranks: dict[int, RankState], exit_code: int
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1 on")
+    return int(text)
 
 
 def _boolean(text: str) -> bool:
