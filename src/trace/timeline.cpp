@@ -45,6 +45,8 @@ MessageSizes sizes_of(const CallRecord& call, uint64_t members, bool is_root) {
       return {true, count, count * members};
     case Collective::kReduceScatter:
       return {true, count * members, count};
+    case Collective::kAllToAll:
+      return {true, count * members, count * members};
     case Collective::kReduce:
       return {true, count, is_root ? count : 0};
     case Collective::kGather:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import collective_ops
 import numpy as np
 import oracle
 import pytest
@@ -254,3 +260,24 @@ def disagree() -> str:
 def test_splits_that_disagree_are_named_on_every_rank(rank_pool: RankPool) -> None:
     for message in rank_pool.run(disagree, 3):
         assert "rank 1 sends 32 bytes to rank 2, which expects 8 bytes" in message
+
+
+def test_the_example_of_tokens_and_experts() -> None:
+    program = Path(__file__).parents[2] / "examples" / "token_exchange.py"
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(collective_ops.__path__[0]).parent),
+        "COLLECTIVE_OPS_JOB_ID": f"token_exchange_{os.getpid()}",
+        "WORLD_SIZE": "3",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program],
+            env=environment | {"RANK": str(r)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(3)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0, 0]
+    assert outputs == ["630 tokens through 3 experts and back, 0 numbers wrong\n", "", ""]

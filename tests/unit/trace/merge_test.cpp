@@ -176,6 +176,8 @@ TEST(Merge, NamesSubGroups) {
     made.group = 9;
     made.collective = Collective::kAllGather;
     (*recorder)->record(made);
+    made.collective = Collective::kAllToAll;
+    (*recorder)->record(made);
   }
   const auto merged = merge(directory, into(directory));
   ASSERT_TRUE(merged.ok());
@@ -190,6 +192,7 @@ TEST(Merge, NamesSubGroups) {
   EXPECT_EQ(event["tid"], 9);
   EXPECT_EQ(event["args"]["In msg nelems"], 4);
   EXPECT_EQ(event["args"]["Out msg nelems"], 80);
+  EXPECT_EQ(events_named(trace, "all_to_all").at(0)["args"]["In msg nelems"], 80);
   EXPECT_EQ(event["args"]["Process Group Ranks"], "[0, 2, 4, ..., 38]");
 }
 
