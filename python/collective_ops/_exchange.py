@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
-from ._api import Array, Seconds, Work, _new_like, _shape, group
+from ._api import Array, Seconds, Work, _new_like, _shape, counted, group
 from .errors import InvalidArgumentError
 
 
+@counted
 def reduce(
     tensor: Array, root: int = 0, op: str = "sum", async_op: bool = False, timeout: Seconds | None = None
 ) -> Any:
@@ -24,6 +25,7 @@ def reduce(
     return Work(work, tensor) if async_op else tensor
 
 
+@counted
 def gather(
     tensor: Array,
     out: Array | Sequence[Array] | None = None,
@@ -66,6 +68,7 @@ def gather(
     return Work(work, out) if async_op else out
 
 
+@counted
 def scatter(
     out: Array,
     tensor: Array | Sequence[Array] | None = None,
@@ -97,6 +100,7 @@ def scatter(
     return Work(work, out) if async_op else out
 
 
+@counted
 def alltoall(
     out: Array | Sequence[Array] | None,
     tensor: Array | Sequence[Array],
@@ -138,7 +142,7 @@ def alltoall(
     even = out_splits is None and in_splits is None
     sent = _elements("in_splits", in_splits, tensor, comm.world_size)
     if out is None:
-        rows = _shape(tensor)[0] if out_splits is None else sum(out_splits)
+        rows = _shape(tensor)[0] if out_splits is None else sum(_whole_numbers("out_splits", out_splits))
         out = _new_like(tensor, (rows, *_shape(tensor)[1:]))
     received = _elements("out_splits", out_splits, out, comm.world_size)
     if even:
@@ -199,6 +203,18 @@ def _finish(work: Any, result: Callable[[], Any], async_op: bool) -> Any:
     return Work(work, result) if async_op else result()
 
 
+def _whole_numbers(name: str, values: Sequence[int]) -> list[int]:
+    try:
+        numbers = [operator.index(value) for value in values]
+    except TypeError:
+        numbers = [-1]
+    if min(numbers, default=0) < 0:
+        raise InvalidArgumentError(
+            f"alltoall: {name}={values!r}: give a whole number for each rank, 0 or more"
+        )
+    return numbers
+
+
 def _elements(name: str, splits: Sequence[int] | None, array: Array, world_size: int) -> list[int]:
     """Elements of each part of `array`, whose first dimension is split into `splits` rows."""
     shape = _shape(array)
@@ -211,13 +227,10 @@ def _elements(name: str, splits: Sequence[int] | None, array: Array, world_size:
                 f"ranks; give {name}, in rows"
             )
         splits = [shape[0] // world_size] * world_size
-    try:
-        rows = [operator.index(split) for split in splits]
-    except TypeError:
-        raise InvalidArgumentError(f"alltoall: {name}={splits!r}: give a whole number per rank") from None
-    if len(rows) != world_size or min(rows) < 0 or sum(rows) != shape[0]:
+    rows = _whole_numbers(name, splits)
+    if len(rows) != world_size or sum(rows) != shape[0]:
         raise InvalidArgumentError(
-            f"alltoall: {name}={rows}: give {world_size} numbers, none negative, which add up to the "
+            f"alltoall: {name}={rows}: give {world_size} numbers, which add up to the "
             f"{shape[0]} rows of shape {tuple(shape)}"
         )
     row = 1

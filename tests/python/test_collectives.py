@@ -223,12 +223,10 @@ def refusals() -> None:
         assert text in str(error.value)
 
     refused("not a multiple of 2 ranks", alltoall, np.zeros(3), np.zeros(3))
-    refused(
-        "give 2 numbers, none negative, which add up to the 2 rows", alltoall, table, table.copy(), [1, 2]
-    )
+    refused("give 2 numbers, which add up to the 2 rows", alltoall, table, table.copy(), [1, 2])
     refused("give 2 numbers", alltoall, table, table.copy(), [2], [1, 1])
-    refused("give 2 numbers", alltoall, table, table.copy(), [3, -1], [1, 1])
-    refused("give a whole number per rank", alltoall, table, table.copy(), ["a", 1])
+    refused("give a whole number for each rank", alltoall, table, table.copy(), [3, -1], [1, 1])
+    refused("give a whole number for each rank", alltoall, None, table, ["a", 1])
     refused("blocks change places", alltoall, table, table)
     refused("both lists of arrays, or both arrays", alltoall, [row, row], table)
     refused("the list has 3 arrays, but there are 2 ranks", alltoall, [row] * 3, [row] * 2)
