@@ -38,18 +38,28 @@ thread_local std::chrono::steady_clock::time_point next_look;
 
 // A thread that asks for the GIL while the interpreter ends would be ended by unwinding, through frames that
 // allow none: the process would abort. Such a thread (a daemon thread in a call) stays here instead.
-void stay_if_python_ends() {
+bool python_ends() {
 #if PY_VERSION_HEX >= 0x030d0000
-  while (Py_IsFinalizing()) pause();
+  return Py_IsFinalizing() != 0;
 #else
-  while (_Py_IsFinalizing()) pause();
+  return _Py_IsFinalizing() != 0;
 #endif
+}
+
+// Not for the thread that ends it, which leaves groups on its way.
+thread_local bool ends_python = false;
+void stay_if_python_ends() {
+  while (!ends_python && python_ends()) pause();
 }
 
 // Releases the GIL, and lets signals' handlers run during long waits (in the main thread, as always).
 class Wait {
  public:
-  Wait() : state_(PyEval_SaveThread()) { waits_for_python = true; }
+  Wait() {
+    ends_python = python_ends();  // who holds the GIL then is the thread that ends it
+    state_ = PyEval_SaveThread();
+    waits_for_python = true;
+  }
   ~Wait() {
     waits_for_python = false;
     stay_if_python_ends();
@@ -207,6 +217,26 @@ void check_sizes(Call& call, const Operands& operands, int rank, int world_size)
   }
 }
 
+// Calls that this thread has begun, refused ones included.
+thread_local uint64_t calls_begun = 0;
+
+struct Prepared {
+  Call call;
+  Operands operands;
+};
+
+// Of a collective in which all ranks have both arrays, or work in place.
+Prepared prepared(Call call, Operands operands) {
+  const Operand& sent = operands.send ? *operands.send : *operands.recv;
+  sent.pack_if_needed();
+  call.send = sent.pointer();
+  call.recv = operands.recv->pointer();
+  call.type = sent.array().type;
+  call.count =
+      call.collective == Collective::kReduceScatter ? operands.recv->array().count : sent.array().count;
+  return {call, std::move(operands)};
+}
+
 class Group {
  public:
   Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout) {
@@ -244,49 +274,59 @@ class Group {
   }
 
   MaybeWork all_reduce(py::handle array, py::handle op, py::handle timeout, bool asynchronous) {
-    return run({.collective = Collective::kAllReduce, .op = op_from(op)}, in_place(array), timeout,
-               asynchronous);
+    return run(timeout, asynchronous, [&](Communicator&) {
+      return prepared({.collective = Collective::kAllReduce, .op = op_from(op)}, in_place(array));
+    });
   }
   MaybeWork broadcast(py::handle array, py::handle root, py::handle timeout, bool asynchronous) {
-    return run({.collective = Collective::kBroadcast, .root = root_from(root)}, in_place(array), timeout,
-               asynchronous);
+    return run(timeout, asynchronous, [&](Communicator&) {
+      return prepared({.collective = Collective::kBroadcast, .root = root_from(root)}, in_place(array));
+    });
   }
   // `out` has world_size times the elements of `array`.
   MaybeWork all_gather(py::handle array, py::handle out, py::handle timeout, bool asynchronous) {
-    return run({.collective = Collective::kAllGather}, pair_of(array, out, open()->world_size(), true),
-               timeout, asynchronous);
+    return run(timeout, asynchronous, [&](Communicator& communicator) {
+      return prepared({.collective = Collective::kAllGather},
+                      pair_of(array, out, communicator.world_size(), true));
+    });
   }
   // `array` has world_size times the elements of `out`.
   MaybeWork reduce_scatter(py::handle array, py::handle out, py::handle op, py::handle timeout,
                            bool asynchronous) {
-    return run({.collective = Collective::kReduceScatter, .op = op_from(op)},
-               pair_of(array, out, open()->world_size(), false), timeout, asynchronous);
+    return run(timeout, asynchronous, [&](Communicator& communicator) {
+      return prepared({.collective = Collective::kReduceScatter, .op = op_from(op)},
+                      pair_of(array, out, communicator.world_size(), false));
+    });
   }
   // The other collectives, by name. `array` or `out` may be None where the rank has none of it; reduce of an
   // array into itself is in place. Counts as in the core's v variants.
   MaybeWork exchange(std::string_view name, py::handle array, py::handle out, py::handle op, py::handle root,
                      const std::vector<size_t>& send_counts, const std::vector<size_t>& recv_counts,
                      py::handle timeout, bool asynchronous) {
-    Call call{.collective = collective_from(name).value(), .op = op_from(op), .root = root_from(root)};
-    call.send_counts = send_counts;
-    call.recv_counts = recv_counts;
-    call.timeout = milliseconds_from(timeout);
-    Operands operands;
-    if (!array.is_none() && !array.is(out)) operands.send.emplace(array, Access::kRead, "tensor");
-    if (!out.is_none()) operands.recv.emplace(out, Access::kWrite, "out");
-    const std::shared_ptr<Communicator> communicator = open();
-    check_sizes(call, operands, communicator->rank(), communicator->world_size());
-    const Operand* sent = operands.send ? &*operands.send : array.is(out) ? &*operands.recv : nullptr;
-    if (sent != nullptr) {
-      sent->pack_if_needed();
-      call.send = sent->pointer();
-    }
-    if (operands.recv) call.recv = operands.recv->pointer();
-    return issue(*communicator, call, std::move(operands), asynchronous);
+    return run(timeout, asynchronous, [&](Communicator& communicator) {
+      Prepared made{{.collective = collective_from(name).value(), .op = op_from(op), .root = root_from(root)},
+                    {}};
+      auto& [call, operands] = made;
+      call.send_counts = send_counts;
+      call.recv_counts = recv_counts;
+      if (!array.is_none() && !array.is(out)) operands.send.emplace(array, Access::kRead, "tensor");
+      if (!out.is_none()) operands.recv.emplace(out, Access::kWrite, "out");
+      check_sizes(call, operands, communicator.rank(), communicator.world_size());
+      const Operand* sent = operands.send ? &*operands.send : array.is(out) ? &*operands.recv : nullptr;
+      if (sent != nullptr) {
+        sent->pack_if_needed();
+        call.send = sent->pointer();
+      }
+      if (operands.recv) call.recv = operands.recv->pointer();
+      return made;
+    });
   }
   MaybeWork barrier(py::handle timeout, bool asynchronous) {
-    return run({.collective = Collective::kBarrier}, {}, timeout, asynchronous);
+    return run(timeout, asynchronous, [](Communicator&) -> Prepared {
+      return {{.collective = Collective::kBarrier}, {}};
+    });
   }
+  void refuse_call() { refuse(*open()); }
 
   int rank() { return open()->rank(); }
   int world_size() { return open()->world_size(); }
@@ -314,20 +354,31 @@ class Group {
     return communicator_;
   }
 
-  // Null where the call was a blocking one.
-  MaybeWork run(Call call, Operands operands, py::handle timeout, bool asynchronous) {
+  // Null where the call was a blocking one. What `prepare` (of the communicator) raises is a call that this
+  // rank refuses: it counts as one on all ranks.
+  template <typename Prepare>
+  MaybeWork run(py::handle timeout, bool asynchronous, const Prepare& prepare) {
     const std::shared_ptr<Communicator> communicator = open();
-    call.timeout = milliseconds_from(timeout);
-    if (operands.recv) {
-      const Operand& sent = operands.send ? *operands.send : *operands.recv;
-      sent.pack_if_needed();
-      call.send = sent.pointer();
-      call.recv = operands.recv->pointer();
-      call.type = sent.array().type;
-      call.count =
-          call.collective == Collective::kReduceScatter ? operands.recv->array().count : sent.array().count;
+    ++calls_begun;
+    Prepared ready = [&] {
+      try {
+        Prepared made = prepare(*communicator);
+        made.call.timeout = milliseconds_from(timeout);
+        return made;
+      } catch (...) {
+        refuse(*communicator);
+        throw;
+      }
+    }();
+    return issue(*communicator, ready.call, std::move(ready.operands), asynchronous);
+  }
+
+  static void refuse(Communicator& communicator) {
+    {
+      const Wait released;  // calls that were started come first
+      communicator.refuse_call();
     }
-    return issue(*communicator, call, std::move(operands), asynchronous);
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   }
 
   MaybeWork issue(Communicator& communicator, const Call& call, Operands operands, bool asynchronous) {
@@ -363,6 +414,7 @@ class Group {
 }  // namespace
 
 void bind_communicator(py::module_& module) {
+  module.def("calls_begun", [] { return calls_begun; });
   module.def(
       "reduce_op_name", [](py::handle op) { return std::string(name_of(op_from(op))); }, py::arg("op"),
       "The name in reduce_ops of what a call takes as op; InvalidArgumentError where it takes it not.");
@@ -381,6 +433,7 @@ void bind_communicator(py::module_& module) {
       .def("reduce_scatter", &Group::reduce_scatter)
       .def("exchange", &Group::exchange)
       .def("barrier", &Group::barrier)
+      .def("refuse_call", &Group::refuse_call)
       .def("close", &Group::close)
       .def("counters", &Group::counters)
       .def_property_readonly("rank", &Group::rank)

@@ -46,8 +46,12 @@ std::optional<Enum> find(const std::array<std::string_view, N>& names, std::stri
 }  // namespace
 
 size_t size_of(DataType type) { return kTypes[static_cast<size_t>(type)].size; }
-std::string_view name_of(DataType type) { return kTypes[static_cast<size_t>(type)].name; }
-std::string_view name_of(ReduceOp op) { return kOps[static_cast<size_t>(op)]; }
+std::string_view name_of(DataType type) {
+  return static_cast<int>(type) < kDataTypeCount ? kTypes[static_cast<size_t>(type)].name : "no type";
+}
+std::string_view name_of(ReduceOp op) {
+  return static_cast<int>(op) < kReduceOpCount ? kOps[static_cast<size_t>(op)] : "no operation";
+}
 std::string_view name_of(Collective collective) { return kCollectives[static_cast<size_t>(collective)]; }
 
 std::optional<DataType> data_type_from(std::string_view name) {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,6 +47,7 @@ struct Mailbox::Impl {
   std::mutex mutex;
   std::vector<Connection> connections;  // accepted, their message not read yet
   std::deque<Message> kept;
+  bool starved = false;  // no descriptor was left for something that came
 
   // Everything that has arrived goes to `kept`. Never blocks.
   void collect() {
@@ -57,7 +59,10 @@ struct Mailbox::Impl {
           Descriptor(::accept4(config.listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
           {},
           monotonic_ns() + kSilenceNs};
-      if (!connection.fd.valid()) return;
+      if (!connection.fd.valid()) {
+        starved |= errno == EMFILE || errno == ENFILE;
+        return;
+      }
       const auto who = wire::credentials(connection.fd.get());
       if (!who || who->uid != ::getuid()) continue;
       connection.who = *who;
@@ -71,6 +76,7 @@ struct Mailbox::Impl {
     wire::Frame frame;
     const auto received = wire::receive(connection.fd.get(), frame);
     if (received == wire::Received::kFrame) keep(frame, connection.who.pid);
+    starved |= received == wire::Received::kNoDescriptors;
     return received != wire::Received::kNothing;
   }
 
@@ -162,6 +168,11 @@ Result<Message> Mailbox::receive(const std::function<bool(const Message&)>& want
       const std::lock_guard lock(impl_->mutex);
       impl_->collect();
       if (auto message = impl_->take(wanted)) return std::move(*message);
+      if (std::exchange(impl_->starved, false)) {
+        return Status(ErrorCode::kSystem,
+                      "receiving memory of a peer: this process may open no more files; raise "
+                      "ulimit -n, or close files");
+      }
     }
     if (interrupted) {
       if (Status status = interrupted(); !status.ok()) return status;

@@ -69,6 +69,14 @@ class Guest {
       wire::Frame frame;
       const auto received = wire::receive(socket_.get(), frame);
       if (received == wire::Received::kNothing) continue;
+      if (received == wire::Received::kNoDescriptors) {
+        const Status status(ErrorCode::kSystem,
+                            fmt::format("joining as rank {}: this process may open no more files; "
+                                        "raise ulimit -n, or close files",
+                                        context_.rank));
+        wire::send(socket_.get(), wire::Kind::kFailure, wire::failure_body(status));
+        return Result<Gathered>(status);
+      }
       if (received != wire::Received::kFrame) {
         if (welcome) return Result<Gathered>(host_lost());
         return std::nullopt;

@@ -28,8 +28,8 @@ class Host {
 
   Result<Gathered> run() {
     Gathered gathered;
-    Status status = prepare(gathered);
-    if (status.ok()) status = gather();
+    Status status = gather();
+    if (status.ok()) status = prepare(gathered);  // a failure of it then reaches everybody
     if (status.ok()) status = introduce(gathered);
     if (!status.ok()) {
       tell_all(wire::Kind::kFailure, wire::failure_body(status));

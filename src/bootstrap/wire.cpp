@@ -99,6 +99,7 @@ Received receive(int fd, Frame& frame) {
   const ssize_t count = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (count <= 0) return Received::kClosed;
   auto descriptors = take_descriptors(message);
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors.empty()) return Received::kNoDescriptors;
   const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   if (cut || static_cast<size_t>(count) < sizeof(header) || header.magic != kMagic ||
       descriptors.size() > 1) {

@@ -94,6 +94,7 @@ enum class Received {
   kNothing,  // yet
   kClosed,
   kGarbage,  // not one of our frames
+  kNoDescriptors,  // the frame's descriptor is lost: this process may open no more
 };
 Received receive(int fd, Frame& frame);  // never blocks
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <exception>
+#include <new>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,10 +26,12 @@ Status after_fork() {
 }
 
 Status from_inside(const Call& call) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("{}: this thread is already inside a call of this group (a signal handler, or an interrupt check, "
-                      "makes a call of its own). Set a flag there, and act on it after the call",
-                      name_of(call.collective))};
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "{}: this thread is already inside a call of this group (a signal handler, or an interrupt check, "
+          "makes a call of its own). Set a flag there, and act on it after the call",
+          name_of(call.collective))};
 }
 
 // The queue whose call this thread runs: a call made from within it would wait for itself.
@@ -61,6 +66,7 @@ class CallQueue::Item final : public Work {
     if (done()) return status_;
     if (queue_->forked()) return after_fork();
     if (inside == queue_.get()) return from_inside(call_);
+    if (timeout && *timeout > std::chrono::hours(24 * 365)) timeout.reset();  // for ever
     const auto limit =
         timeout ? std::chrono::steady_clock::now() + *timeout : std::chrono::steady_clock::time_point::max();
     std::unique_lock lock(queue_->mutex_);
@@ -113,11 +119,7 @@ Status CallQueue::run(const Call& call) {
   if (inside == this) return from_inside(call);
   uint32_t idle = 0;
   if (!state_.compare_exchange_strong(idle, kRunning, std::memory_order_acquire)) return start(call)->wait();
-  Status status;
-  {
-    const Inside here(this);
-    status = group_->run(call);
-  }
+  Status status = run_guarded(call, 0);
   uint32_t running = kRunning;
   if (!state_.compare_exchange_strong(running, 0, std::memory_order_release)) {
     // Something was started meanwhile; hand over.
@@ -128,6 +130,24 @@ Status CallQueue::run(const Call& call) {
   return status;
 }
 
+// Whatever happens inside, the queue goes on and the peers learn of it.
+Status CallQueue::run_guarded(const Call& call, int64_t issued_ns) {
+  const Inside here(this);
+  Status failed;
+  try {
+    return group_->run(call, issued_ns);
+  } catch (const std::bad_alloc&) {
+    failed = {ErrorCode::kOutOfMemory,
+              fmt::format("{} of {} {}: no memory for its own book-keeping; raise the limit "
+                          "of this process or use less",
+                          name_of(call.collective), call.count, name_of(call.type))};
+  } catch (const std::exception& error) {
+    failed = {ErrorCode::kInternal, fmt::format("{}: {}", name_of(call.collective), error.what())};
+  }
+  group_->abort(failed);
+  return failed;
+}
+
 std::shared_ptr<Work> CallQueue::start(const Call& call) {
   auto item = std::make_shared<Item>(shared_from_this(), call);
   if (forked()) {
@@ -135,19 +155,32 @@ std::shared_ptr<Work> CallQueue::start(const Call& call) {
     item->done_.store(true, std::memory_order_release);
     return item;
   }
-  const std::lock_guard lock(mutex_);
-  items_.push_back(item);
-  state_.fetch_or(kPending, std::memory_order_relaxed);
-  if (!thread_.joinable()) {
-    // Signals belong to the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    items_.push_back(item);
+    state_.fetch_or(kPending, std::memory_order_relaxed);
+    if (start_thread()) {
+      changed_.notify_all();
+      return item;
+    }
   }
-  changed_.notify_all();
+  (void)item->wait(std::nullopt);  // no thread may be made here: the call is made at once
   return item;
+}
+
+// With lock held. False where the limits of the process allow no thread.
+bool CallQueue::start_thread() {
+  if (thread_.joinable()) return true;
+  // Signals belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error&) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
 }
 
 void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
@@ -158,10 +191,7 @@ void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Item> item = items_.front();
   items_.pop_front();
   lock.unlock();
-  {
-    const Inside here(this);
-    item->status_ = group_->run(item->call_, item->issued_ns_);
-  }
+  item->status_ = run_guarded(item->call_, item->issued_ns_);
   lock.lock();
   state_.store(items_.empty() ? 0 : kPending, std::memory_order_release);
   item->done_.store(true, std::memory_order_release);
@@ -191,7 +221,9 @@ void CallQueue::finish() {
     std::unique_lock lock(mutex_);
     stop_ = true;
     changed_.notify_all();
-    const auto drained = [this] { return items_.empty() && (state_.load(std::memory_order_relaxed) & kRunning) == 0; };
+    const auto drained = [this] {
+      return items_.empty() && (state_.load(std::memory_order_relaxed) & kRunning) == 0;
+    };
     while (!changed_.wait_for(lock, kInterruptPeriod, drained)) {
       lock.unlock();
       if (Status status = group_->check_interrupt(); !status.ok()) group_->abort(status);

@@ -40,6 +40,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   void run_front(std::unique_lock<std::mutex>& lock);  // with lock held and nothing running
   void serve();
+  bool start_thread();
+  Status run_guarded(const Call& call, int64_t issued_ns);
   bool runnable() const {
     return (state_.load(std::memory_order_relaxed) & kRunning) == 0 && !items_.empty();
   }

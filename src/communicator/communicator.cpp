@@ -87,10 +87,13 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   if (!host.ok()) return host.status();
   auto parts = std::make_unique<Parts>();
   parts->host = std::make_unique<HostGroup>(std::move(*host));
-  auto recorder = open_recorder(*parts->host);
-  if (!recorder.ok()) return recorder.status();
-  parts->recorder = *recorder;
   const shm::GroupMemory memory(parts->host->control.data(), options.world_size);
+  auto recorder = open_recorder(*parts->host);
+  if (!recorder.ok()) {
+    (void)memory.break_with(recorder.status());  // the others have joined already, and must not wait
+    return recorder.status();
+  }
+  parts->recorder = *recorder;
   memory.introduce(options.rank, ::getpid(), parts->host->job);
   auto group = std::make_unique<Group>(memory, make_process_peers(*parts->host), *settings);
   group->set_interrupt_check(options.interrupted);

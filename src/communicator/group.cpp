@@ -37,7 +37,8 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       executor_(memory, settings.rank, waiter_, *this),
       cache_(settings.rank, memory.world_size(), settings.forced),
       addresses_(static_cast<size_t>(memory.world_size())),
-      own_{static_cast<uint64_t>(settings.forced.path) << 32, std::hash<std::string>()(settings.forced.algorithm)} {
+      own_{static_cast<uint64_t>(settings.forced.path) << 32,
+           std::hash<std::string>()(settings.forced.algorithm)} {
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < kEagerDepth; ++slot) {
@@ -58,7 +59,8 @@ Status Group::run(const Call& call, int64_t issued_ns) {
   begin(call);
   auto found = cache_.prepare(call);
   Status refused = found.status();
-  if (refused.ok() && call.send != call.recv) refused = check_overlap(call, bytes_of(call, rank_, world_size()), rank_);
+  if (refused.ok() && call.send != call.recv)
+    refused = check_overlap(call, bytes_of(call, rank_, world_size()), rank_);
   if (!refused.ok()) {
     announce_failed();
     return refused;
@@ -339,7 +341,10 @@ bool Group::fail(Status status) {
 }
 
 Status Group::check_peers(int peer) {
-  if (Status status = check_interrupt(); !status.ok()) return status;
+  if (Status status = check_interrupt(); !status.ok()) {
+    return {status.code(), fmt::format("rank {} was interrupted in call #{} ({}): {}", rank_, own_.sequence(),
+                                       describe(own_), status.message())};
+  }
   const auto has_left = [this](int rank) {
     return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
   };

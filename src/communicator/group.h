@@ -101,8 +101,8 @@ class Group final : private CallHost, private shm::WaitObserver {
   std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
 
   std::vector<double> factors_;  // of the ranks, in a call that has them
-  uint64_t sequence_ = 0;     // of the call that runs
-  uint64_t all_arrived_ = 0;  // the last call that every rank is known to have announced
+  uint64_t sequence_ = 0;        // of the call that runs
+  uint64_t all_arrived_ = 0;     // the last call that every rank is known to have announced
   shm::Signature own_;
   uint32_t history_ = 0;  // of the calls before this one
   bool announced_ = false;

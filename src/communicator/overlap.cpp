@@ -26,13 +26,17 @@ Status check_overlap(const Call& call, const CallBytes& bytes, int rank) {
       call.collective != Collective::kAllToAllV) {
     return {};
   }
-  if (bytes.output > bytes.input && send == recv + own_offset(call.recv_counts, bytes.input, call, rank)) return {};
-  if (bytes.input > bytes.output && recv == send + own_offset(call.send_counts, bytes.output, call, rank)) return {};
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("{}: the buffers overlap (send: {} bytes, recv: {} bytes, {} apart). Give separate memory, or for "
-                      "in-place use the same memory or this rank's own part of the larger one; all_to_all is never in "
-                      "place",
-                      name_of(call.collective), bytes.input, bytes.output, recv - send)};
+  if (bytes.output > bytes.input && send == recv + own_offset(call.recv_counts, bytes.input, call, rank))
+    return {};
+  if (bytes.input > bytes.output && recv == send + own_offset(call.send_counts, bytes.output, call, rank))
+    return {};
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "{}: the buffers overlap (send: {} bytes, recv: {} bytes, {} apart). Give separate memory, or for "
+          "in-place use the same memory or this rank's own part of the larger one; all_to_all is never in "
+          "place",
+          name_of(call.collective), bytes.input, bytes.output, recv - send)};
 }
 
 }  // namespace collective_ops

@@ -175,12 +175,14 @@ TEST(Failure, OverlappingBuffersAreRefusedAlike) {
   ranks.run([&](Communicator& comm) {
     std::vector<float> data(200, 1.0f);
     const size_t own = static_cast<size_t>(comm.rank()) * 100;
-    EXPECT_EQ(comm.all_gather(data.data() + 50, data.data(), 100, DataType::kFloat32).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(comm.all_gather(data.data() + 50, data.data(), 100, DataType::kFloat32).code(),
+              ErrorCode::kInvalidArgument);
     EXPECT_EQ(comm.all_reduce(data.data(), data.data() + 1, 100, DataType::kFloat32, ReduceOp::kSum).code(),
               ErrorCode::kInvalidArgument);
     // A rank's own part of the whole is in place.
     EXPECT_TRUE(comm.all_gather(data.data() + own, data.data(), 100, DataType::kFloat32).ok());
-    EXPECT_TRUE(comm.reduce_scatter(data.data(), data.data() + own, 100, DataType::kFloat32, ReduceOp::kSum).ok());
+    EXPECT_TRUE(
+        comm.reduce_scatter(data.data(), data.data() + own, 100, DataType::kFloat32, ReduceOp::kSum).ok());
     EXPECT_EQ(data[own], 2.0f);
   });
 }
@@ -194,7 +196,8 @@ TEST(Failure, RefusedByTheCallerCountsAsACall) {
     if (comm.rank() == 0) {
       comm.refuse_call();
     } else {
-      EXPECT_EQ(comm.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum).code(), ErrorCode::kMismatch);
+      EXPECT_EQ(comm.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum).code(),
+                ErrorCode::kMismatch);
     }
   });
 }
