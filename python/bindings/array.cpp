@@ -136,7 +136,8 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   };
   if (is("is_sparse") || is("is_sparse_csr")) {
     invalid(fmt::format(
-        "{} is a sparse tensor; give its .to_dense(), or make gradients dense: Embedding(sparse=False)", name));
+        "{} is a sparse tensor; give its .to_dense(), or make gradients dense: Embedding(sparse=False)",
+        name));
   }
   if (is("is_meta")) invalid(fmt::format("{} is a meta tensor, which has no memory", name));
   std::string reason = py::str(cause.value());

@@ -6,11 +6,12 @@ One process is one rank of one group, which this module holds.
 from __future__ import annotations
 
 import atexit
+import functools
 import operator
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from . import _core
 from ._waiting import waiting_line
@@ -136,6 +137,27 @@ def allreduce(tensor: Array, op: str = "sum", async_op: bool = False, timeout: S
     return Work(work, tensor) if async_op else tensor
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def counted(function: Function) -> Function:
+    """What a collective raises before it has called the core is a call all the same: peers that made it learn
+    of it at once, and ranks that fail alike stay in step. (The binding does so for its own errors.)"""
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        before = _core.calls_begun()
+        try:
+            return function(*arguments, **keywords)
+        except Exception:
+            if _group is not None and _core.calls_begun() == before:
+                _group.refuse_call()
+            raise
+
+    return checked
+
+
+@counted
 def broadcast(
     tensor: Array,
     root: int | None = None,
@@ -156,6 +178,7 @@ def broadcast(
     return Work(work, tensor) if async_op else tensor
 
 
+@counted
 def allgather(
     tensor: Array | Sequence[Array],
     out: Array | Sequence[Array] | None = None,
@@ -207,6 +230,7 @@ def allgather(
     return Work(work, spread) if async_op else spread()
 
 
+@counted
 def reducescatter(
     tensor: Array,
     op: str = "sum",

@@ -127,6 +127,7 @@ class GradientBucket:
         batch.used += count
         self._stats.copied_bytes += count * _core.type_sizes[dtype]
 
+    @_api.counted
     def allreduce(self) -> None:
         """Reduces what was added since the last time, and all placed gradients. A collective call."""
         group = _api.group("GradientBucket.allreduce")

@@ -150,6 +150,57 @@ def test_a_call_that_differs_is_named(rank_pool: RankPool, field: str) -> None:
         assert again == "GroupBrokenError"
 
 
+def read_only(count: int) -> np.ndarray:
+    values = np.ones(count, f32)
+    values.flags.writeable = False
+    return values
+
+
+# Arguments that are refused before the core sees the call, on the odd rank; a good call on the others.
+REFUSALS = {
+    "op": lambda odd: collective_ops.allreduce(np.ones(10, f32), "summ" if odd else "sum"),
+    "none": lambda odd: collective_ops.allreduce(None if odd else np.ones(10, f32)),
+    "read-only": lambda odd: collective_ops.allreduce(read_only(10) if odd else np.ones(10, f32)),
+    "timeout": lambda odd: collective_ops.barrier(timeout="soon" if odd else 60),
+    "root": lambda odd: collective_ops.broadcast(np.ones(10, f32), "first" if odd else 0),
+    "two roots": lambda odd: collective_ops.broadcast(np.ones(10, f32), 0, src=1 if odd else 0),
+    "shape": lambda odd: collective_ops.reducescatter(np.ones(10 if odd else 9, f32)),
+    "list": lambda odd: collective_ops.allgather(np.ones(2, f32), [np.ones(2, f32)] * (2 if odd else 3)),
+    "splits": lambda odd: collective_ops.alltoall(None, np.ones(3, f32), None, [1] * (2 if odd else 3)),
+}
+
+
+def refused_on_one_rank(how: str, all_alike: bool) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The failures of the call, and of the one after it, in which all ranks agree."""
+    collective_ops.init_hccl()
+    collective_ops.barrier()
+    first = failure_of(REFUSALS[how], all_alike or collective_ops.rank() == 1)
+    values = np.full(10, collective_ops.rank(), f32)
+    second = failure_of(collective_ops.allreduce, values)
+    if second[0] == "none":
+        assert (values == sum(range(collective_ops.world_size()))).all(), values
+    return first, second
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_a_refused_call_is_told_to_the_others(rank_pool: RankPool, how: str) -> None:
+    """Else the next call of the rank that was refused would be taken for the one that the others made."""
+    for rank, (first, second) in enumerate(rank_pool.run(refused_on_one_rank, 3, (how, False))):
+        if rank == 1:
+            assert first[0] == "InvalidArgumentError", first
+        elif first[0] != "none":  # a rank's own part may have been done before
+            assert "rank 1: a call that was refused" in first[1], first
+            assert first[0] == "MismatchError" or first[0] == "GroupBrokenError" and "(mismatch)" in first[1]
+        assert second[0] in ("MismatchError", "GroupBrokenError"), second
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_ranks_that_are_refused_alike_stay_in_step(rank_pool: RankPool, how: str) -> None:
+    for first, second in rank_pool.run(refused_on_one_rank, 3, (how, True)):
+        assert first[0] == "InvalidArgumentError", first
+        assert second == ("none", "")
+
+
 def add_other_gradients(how: str) -> tuple[str, str]:
     collective_ops.init_hccl()
     bucket = collective_ops.GradientBucket()
