@@ -364,7 +364,7 @@ def notes(traffic: Traffic) -> list[str]:
         found.append(f"no trace of rank {', '.join(map(str, traffic.missing))}")
     found += [f"rank {rank}: {problem}" for rank, problem in sorted(traffic.damaged.items())]
     failed = {rank: totals.failed for rank, totals in enumerate(traffic.ranks) if totals.failed}
-    found += [f"rank {rank}: {count} calls failed" for rank, count in failed.items()]
+    found += [f"rank {rank}: {count} call{'s' * (count > 1)} failed" for rank, count in failed.items()]
     return found
 
 

@@ -149,11 +149,12 @@ def draw_balance(axes: Axes, traffic: Traffic) -> None:
         )
         # Without gaps where a rank has only a few pixels: uneven ones would look like a pattern.
         height = 0.72 if count <= 32 else 1.0
-        axes.barh(rows, lengths, left=left, height=height, color=colour, label=label, linewidth=0)
+        shown = label if lengths.any() else None  # no legend for what is nowhere
+        axes.barh(rows, lengths, left=left, height=height, color=colour, label=shown, linewidth=0)
         if count <= 16:
             for row, length, start in zip(rows, lengths, left, strict=True):
                 whole = traffic.ranks[row].window / divisor
-                if whole > 0 and length / whole >= 0.09:
+                if whole > 0 and length / whole >= 0.03:
                     text = f"{length / whole:.0%}"
                     ink = "white" if colour in ("#2f6db3", "#e8833a") else INK
                     axes.text(

@@ -106,12 +106,14 @@ def make_parser() -> argparse.ArgumentParser:
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
         )
         add_arguments(command)
-        command.set_defaults(execute=run)
+        command.set_defaults(execute=run, parser=command)
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
+    options, unknown = make_parser().parse_known_args(arguments)
+    if unknown:  # by the subcommand's parser, so that its usage is shown and not the whole command's
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return options.execute(options)
     except (ImportError, OSError, RuntimeError, ValueError) as error:

@@ -52,6 +52,11 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
     text = environ.get(name, "").strip()
     if not text:
         return None
+    if re.fullmatch(r"\{\d+\.\.\d+\}", text):
+        raise LaunchEnvironmentError(
+            f'{name}="{text}": this shell does not know {text}, as sh does not; start the loop with bash, or '
+            f"write $(seq {text[1:-1].replace('..', ' ')})"
+        )
     if not re.fullmatch(r"[0-9]+", text, re.ASCII):
         raise LaunchEnvironmentError(
             f'{name}="{environ[name]}" is not a number. A launcher sets it; by hand: export {name}='

@@ -60,7 +60,10 @@ def merge(
     from collective_ops import _core
 
     target = Path(output) if output is not None else Path(source) / "comm_trace.json"
-    found = _core.merge_trace([os.fspath(source)], os.fspath(target), job, keep)
+    try:
+        found = _core.merge_trace([os.fspath(source)], os.fspath(target), job, keep)
+    except (OSError, ValueError) as error:
+        raise _explained(error, Path(source), target) from None
     summary = MergeSummary(
         output=target,
         job=found["job"],
@@ -74,6 +77,15 @@ def merge(
     if not summary.complete or summary.other_jobs:
         _log.warning("%s", summary.text.rstrip())
     return summary
+
+
+def _explained(error: Exception, source: Path, target: Path) -> Exception:
+    """The usual reasons for which there is nothing to merge."""
+    if not source.exists():
+        return ValueError(f"there is no directory {source}")
+    if target.is_file() and not any(source.glob("comm_trace.*.rank*.bin")):
+        return ValueError(f"{target} is made already; no raw files of ranks are left in {source}")
+    return error
 
 
 def merge_job(job_id: str, directory: str | os.PathLike[str] | None = None) -> Path | None:

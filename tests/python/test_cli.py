@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import collective_ops
 import pytest
 from collective_ops import cli, trace
 
@@ -44,6 +48,54 @@ def test_incomplete_commands_are_refused(arguments: list[str], capsys: pytest.Ca
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: collective-ops" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["run", "--nproc_per_node", "two", "x.py"], "two: expected a whole number from 1 on"),
+        (["run", "--nproc", "2", "x.py"], "usage: collective-ops run"),
+        (["trace", "merge", "--dry"], "unrecognized arguments: --dry"),
+    ],
+)
+def test_mistaken_options_are_named(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"collective-ops {collective_ops.__version__}\n"
+
+
+def test_python_m_is_the_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "collective_ops", "--version"],
+        env={**os.environ, "PYTHONPATH": str(Path(collective_ops.__path__[0]).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stdout) == (0, f"collective-ops {collective_ops.__version__}\n"), run.stderr
+
+
+def test_merging_where_there_is_nothing_to_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["trace", "merge", str(tmp_path / "gone")]) == 1
+    assert f"there is no directory {tmp_path / 'gone'}" in capsys.readouterr().err
+    monkeypatch.setenv("COLLECTIVE_OPS_TRACE_DIR", str(tmp_path))
+    assert cli.main(["trace", "merge"]) == 1
+    assert f"no usable comm_trace.*.rank*.bin in {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "comm_trace.json").write_text("{}")
+    assert cli.main(["trace", "merge"]) == 1
+    assert f"{tmp_path / 'comm_trace.json'} is made already" in capsys.readouterr().err
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,10 @@ def test_not_a_number(text: str) -> None:
     assert "WORLD_SIZE" in explanation and text in explanation and "not a number" in explanation
 
 
+def test_a_shell_without_ranges() -> None:
+    assert "start the loop with bash, or write $(seq 0 7)" in message(RANK="{0..7}")
+
+
 def test_world_size_of_zero() -> None:
     assert "at least 1" in message(WORLD_SIZE="0")
 

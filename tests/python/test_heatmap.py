@@ -178,7 +178,7 @@ def test_names_missing_damaged_and_failed(tmp_path: Path, capsys: pytest.Capture
     code, _ = run(tmp_path, trace)
     assert code == 0
     printed = capsys.readouterr().out
-    for text in ("no trace of rank 2, 3", "rank 0: cut off", "rank 1: 1 calls failed"):
+    for text in ("no trace of rank 2, 3", "rank 0: cut off", "rank 1: 1 call failed"):
         assert text in printed
 
 
