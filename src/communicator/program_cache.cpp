@@ -80,7 +80,14 @@ Result<PreparedCall*> ProgramCache::prepare(const Call& call) {
 }
 
 Result<PreparedCall*> ProgramCache::bind(const Call& call, std::vector<size_t> counts) {
-  return find_or_make(call, {call.collective, call.type, call.op, call.root, 0, std::move(counts)});
+  Key key{call.collective, call.type, call.op, call.root, 0, std::move(counts)};
+  if (bound_ && key == bound_key_) return &*bound_;
+  bound_.reset();
+  auto made = make(call, key.counts);
+  if (!made.ok()) return made.status();
+  bound_ = std::move(*made);
+  bound_key_ = std::move(key);
+  return &*bound_;
 }
 
 Result<PreparedCall*> ProgramCache::find_or_make(const Call& call, Key key) {

@@ -45,7 +45,7 @@ class ProgramCache {
 
   // kUnsupportedType, kInvalidArgument; the pointer lives until the next call.
   Result<PreparedCall*> prepare(const Call& call);
-  // Of a call that needs counts, with those of all ranks.
+  // Of a call that needs counts, with those of all ranks. Only the last one is kept: counts seldom repeat.
   Result<PreparedCall*> bind(const Call& call, std::vector<size_t> counts);
 
  private:
@@ -72,7 +72,9 @@ class ProgramCache {
   Forced forced_;
   Key last_key_{};
   PreparedCall* last_ = nullptr;
-  PreparedCall unbound_;  // the last one without counts
+  PreparedCall unbound_;  // the last one that needs counts, then what bind() made of one
+  Key bound_key_{};
+  std::optional<PreparedCall> bound_;
   std::unordered_map<Key, PreparedCall, Hash> calls_;
 };
 
