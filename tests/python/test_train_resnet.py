@@ -194,3 +194,12 @@ def test_learning_rate_rises_and_falls() -> None:
     assert rates[0] == pytest.approx(0.5 / 20) and max(rates) == rates[20] == rates[19] == 0.5
     assert rates[:20] == sorted(rates[:20]) and rates[20:] == sorted(rates[20:], reverse=True)
     assert 0 < rates[-1] < 0.001
+
+
+def test_the_model_is_on_the_cpu_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is a card: the collectives refuse its memory."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert train_resnet.parse_arguments([]).device == "cpu"
+    assert train_resnet.parse_arguments(["--device", "cuda:1"]).device == "cuda:1"
+    trainer = train_resnet.Trainer(train_resnet.parse_arguments(["--images", "8"]), rank=0, world_size=1)
+    assert {parameter.device.type for parameter in trainer.model.parameters()} == {"cpu"}
