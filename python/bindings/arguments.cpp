@@ -51,17 +51,16 @@ std::optional<milliseconds> milliseconds_from(py::handle seconds, std::string_vi
 }
 
 ReduceOp op_from(py::handle op) {
+  std::optional<ReduceOp> found;
   if (PyUnicode_Check(op.ptr())) {
     Py_ssize_t size = 0;
     const char* text = PyUnicode_AsUTF8AndSize(op.ptr(), &size);
     if (text == nullptr) throw py::error_already_set();
-    if (const auto found = reduce_op_from({text, static_cast<size_t>(size)})) return *found;
+    found = reduce_op_from({text, static_cast<size_t>(size)});
   }
-  if (!op.is_none()) {
-    const auto found = reduce_op_from(plain_name(py::str(op)));
-    // Its factor, which a constant of that name holds, cannot be seen from here.
-    if (found && (*found != ReduceOp::kPreMulSum || PyUnicode_Check(op.ptr()))) return *found;
-  }
+  if (!found && !op.is_none()) found = reduce_op_from(plain_name(py::str(op)));
+  // A pre-multiplied sum needs a factor, which these calls do not take.
+  if (found && *found != ReduceOp::kPreMulSum) return *found;
   std::string known;
   for (int i = 0; i < static_cast<int>(ReduceOp::kPreMulSum); ++i)
     known += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(static_cast<ReduceOp>(i)));

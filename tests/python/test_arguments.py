@@ -63,6 +63,8 @@ def operations_of_pytorch() -> None:
         assert collective_ops.allreduce(np.full(3, float(rank)), op).tolist() == [expected] * 3
     with pytest.raises(InvalidArgumentError, match="RedOpType.PREMUL_SUM.* is not known"):
         collective_ops.allreduce(np.ones(3), ReduceOp.PREMUL_SUM)
+    with pytest.raises(InvalidArgumentError, match="premul_sum.* is not known"):
+        collective_ops.allreduce(np.ones(3), "premul_sum")
 
 
 def test_operations_as_pytorch_names_them(rank_pool: RankPool) -> None:
