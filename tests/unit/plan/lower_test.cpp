@@ -68,7 +68,7 @@ TEST(Lower, DirectAllReduceReducesMySliceIntoAllOutputs) {
 
 TEST(Lower, TwoShotLoopsOverChunksWithTwoMoreTripsThanChunks) {
   // Slices of 192, 192 and 116 bytes.
-  const Binding binding{.rank = 2, .world_size = 3, .element_size = 4, .count = 125, .chunk_bytes = 64};
+  const Binding binding{.rank = 1, .world_size = 3, .element_size = 4, .count = 125, .chunk_bytes = 64};
   const Program program = lowered(all_reduce_two_shot(), binding);
   const Instruction& loop = program.instructions[3];
   ASSERT_EQ(loop.kind, Kind::kLoop);
@@ -80,7 +80,7 @@ TEST(Lower, TwoShotLoopsOverChunksWithTwoMoreTripsThanChunks) {
   const Instruction& copy_in = program.instructions[6];
   ASSERT_EQ(copy_in.kind, Kind::kCopy);
   const Operand& staged = program.operands[copy_in.first];
-  EXPECT_EQ(staged.base, 2u * 64 * 2) << "the piece of block 2 comes third";
+  EXPECT_EQ(staged.base, 2u * 64 * 2) << "the piece of block 2, which rank 1 copies first, lies third";
   EXPECT_EQ(staged.ring, 2);
   EXPECT_EQ(staged.ring_stride, 64u);
   EXPECT_EQ(staged.length, 116u);
