@@ -28,8 +28,10 @@ class Host {
 
   Result<Gathered> run() {
     Gathered gathered;
+    // Memory first, so that `collective-ops status` sees who has come; but a failure of it is told to all.
+    const Status prepared = prepare(gathered);
     Status status = gather();
-    if (status.ok()) status = prepare(gathered);  // a failure of it then reaches everybody
+    if (status.ok()) status = prepared;
     if (status.ok()) status = introduce(gathered);
     if (!status.ok()) {
       tell_all(wire::Kind::kFailure, wire::failure_body(status));
