@@ -60,6 +60,8 @@ class Mapping {
     if (address_ == MAP_FAILED) return failure("map memory");
     if (options.huge_pages) {  // advice: its failure is no error
       madvise(address_, size_, MADV_HUGEPAGE);
+      // The kernel collapses only areas that were touched.
+      for (size_t at = 0; at < size_; at += kHugePage) static_cast<char*>(address_)[at] = 0;
       madvise(address_, size_, MADV_COLLAPSE);
     }
     return {};
