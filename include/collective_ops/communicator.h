@@ -61,6 +61,9 @@ struct Call {
   // call needs say the methods below. start() copies them.
   std::span<const size_t> send_counts = {};
   std::span<const size_t> recv_counts = {};
+  // Of an all_gather by which ranks agree on a call that their devices' own library then makes: texts of
+  // errors name it so, and a rank that calls with the host's memory meanwhile is a kMismatch.
+  bool for_device = false;
 };
 
 // Memory that the ranks of this host share; freed with the last reference.

@@ -50,7 +50,9 @@ std::optional<milliseconds> milliseconds_from(py::handle seconds, std::string_vi
   return milliseconds(static_cast<int64_t>(std::ceil(value * 1000)));
 }
 
-ReduceOp op_from(py::handle op) {
+namespace {
+
+std::optional<ReduceOp> op_from(py::handle op) {
   std::optional<ReduceOp> found;
   if (PyUnicode_Check(op.ptr())) {
     Py_ssize_t size = 0;
@@ -59,12 +61,34 @@ ReduceOp op_from(py::handle op) {
     found = reduce_op_from({text, static_cast<size_t>(size)});
   }
   if (!found && !op.is_none()) found = reduce_op_from(plain_name(py::str(op)));
-  // A pre-multiplied sum needs a factor, which these calls do not take.
-  if (found && *found != ReduceOp::kPreMulSum) return *found;
+  return found;
+}
+
+// Older versions of PyTorch show it in the state that is pickled alone.
+double factor_of(py::handle op) {
+  try {
+    const py::object factor = py::hasattr(op, "factor")
+                                  ? py::object(op.attr("factor"))
+                                  : py::object(op.attr("__getstate__")().attr("__getitem__")(1));
+    return py::float_(factor).cast<double>();  // also a tensor of one element
+  } catch (py::error_already_set&) {
+    invalid(fmt::format("op={}: its factor is no number; give collective_ops.premul_sum(factor)", shown(op)));
+  }
+}
+
+}  // namespace
+
+Reduction reduction_from(py::handle op) {
+  const bool named = PyUnicode_Check(op.ptr()) == 0 && py::hasattr(op, "op");
+  const std::optional<ReduceOp> found =
+      op_from(named ? py::object(op.attr("op")) : py::reinterpret_borrow<py::object>(op));
+  if (found && *found != ReduceOp::kPreMulSum) return {*found};
+  if (found && named) return {*found, factor_of(op)};
+  if (found) invalid(fmt::format("op={} needs a factor; give collective_ops.premul_sum(factor)", shown(op)));
   std::string known;
   for (int i = 0; i < static_cast<int>(ReduceOp::kPreMulSum); ++i)
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(static_cast<ReduceOp>(i)));
-  invalid(fmt::format("op={} is not known; there are {}", shown(op), known));
+    known += fmt::format("{}, ", name_of(static_cast<ReduceOp>(i)));
+  invalid(fmt::format("op={} is not known; there are {}premul_sum(factor)", shown(op), known));
 }
 
 int root_from(py::handle root) {

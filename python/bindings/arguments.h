@@ -16,8 +16,14 @@ namespace collective_ops::python {
 std::optional<std::chrono::milliseconds> milliseconds_from(pybind11::handle seconds,
                                                            std::string_view name = "timeout");
 
-// A name in upper or lower case, or a constant of torch.distributed.ReduceOp.
-ReduceOp op_from(pybind11::handle op);
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;  // of kPreMulSum
+};
+
+// A name in upper or lower case, a constant of torch.distributed.ReduceOp, or a pre-multiplied sum: an object
+// with `op` (its name) and `factor`, as collective_ops.premul_sum and PyTorch make it.
+Reduction reduction_from(pybind11::handle op);
 
 // A whole number; whether it is a rank is the core's question.
 int root_from(pybind11::handle root);

@@ -275,7 +275,9 @@ class Group {
 
   MaybeWork all_reduce(py::handle array, py::handle op, py::handle timeout, bool asynchronous) {
     return run(timeout, asynchronous, [&](Communicator&) {
-      return prepared({.collective = Collective::kAllReduce, .op = op_from(op)}, in_place(array));
+      const Reduction reduction = reduction_from(op);
+      return prepared({.collective = Collective::kAllReduce, .op = reduction.op, .factor = reduction.factor},
+                      in_place(array));
     });
   }
   MaybeWork broadcast(py::handle array, py::handle root, py::handle timeout, bool asynchronous) {
@@ -294,8 +296,10 @@ class Group {
   MaybeWork reduce_scatter(py::handle array, py::handle out, py::handle op, py::handle timeout,
                            bool asynchronous) {
     return run(timeout, asynchronous, [&](Communicator& communicator) {
-      return prepared({.collective = Collective::kReduceScatter, .op = op_from(op)},
-                      pair_of(array, out, communicator.world_size(), false));
+      const Reduction reduction = reduction_from(op);
+      return prepared(
+          {.collective = Collective::kReduceScatter, .op = reduction.op, .factor = reduction.factor},
+          pair_of(array, out, communicator.world_size(), false));
     });
   }
   // The other collectives, by name. `array` or `out` may be None where the rank has none of it; reduce of an
@@ -304,7 +308,11 @@ class Group {
                      const std::vector<size_t>& send_counts, const std::vector<size_t>& recv_counts,
                      py::handle timeout, bool asynchronous) {
     return run(timeout, asynchronous, [&](Communicator& communicator) {
-      Prepared made{{.collective = collective_from(name).value(), .op = op_from(op), .root = root_from(root)},
+      const Reduction reduction = reduction_from(op);
+      Prepared made{{.collective = collective_from(name).value(),
+                     .op = reduction.op,
+                     .root = root_from(root),
+                     .factor = reduction.factor},
                     {}};
       auto& [call, operands] = made;
       call.send_counts = send_counts;
@@ -319,6 +327,13 @@ class Group {
       }
       if (operands.recv) call.recv = operands.recv->pointer();
       return made;
+    });
+  }
+  // Before a call on tensors of a device: an all-gather of what each rank is about to call there.
+  void agree(py::handle mine, py::handle everyones, py::handle timeout) {
+    run(timeout, false, [&](Communicator& communicator) {
+      return prepared({.collective = Collective::kAllGather, .for_device = true},
+                      pair_of(mine, everyones, communicator.world_size(), true));
     });
   }
   MaybeWork barrier(py::handle timeout, bool asynchronous) {
@@ -416,7 +431,8 @@ class Group {
 void bind_communicator(py::module_& module) {
   module.def("calls_begun", [] { return calls_begun; });
   module.def(
-      "reduce_op_name", [](py::handle op) { return std::string(name_of(op_from(op))); }, py::arg("op"),
+      "reduce_op_name", [](py::handle op) { return std::string(name_of(reduction_from(op).op)); },
+      py::arg("op"),
       "The name in reduce_ops of what a call takes as op; InvalidArgumentError where it takes it not.");
 
   py::class_<PendingWork, std::shared_ptr<PendingWork>>(module, "Work")
@@ -432,6 +448,7 @@ void bind_communicator(py::module_& module) {
       .def("all_gather", &Group::all_gather)
       .def("reduce_scatter", &Group::reduce_scatter)
       .def("exchange", &Group::exchange)
+      .def("agree", &Group::agree)
       .def("barrier", &Group::barrier)
       .def("refuse_call", &Group::refuse_call)
       .def("close", &Group::close)

@@ -43,7 +43,8 @@ void note_difference(std::vector<std::string>& fields, const char* name, bool di
 
 void compare(const shm::Signature& a, const shm::Signature& b, std::vector<std::string>& fields) {
   note_difference(fields, "collective", a.collective() != b.collective());
-  if (a.collective() != b.collective() || a.failed()) return;
+  note_difference(fields, "memory (the host's or a device's)", a.for_device() != b.for_device());
+  if (a.collective() != b.collective() || a.for_device() != b.for_device() || a.failed()) return;
   note_difference(fields, "type", a.type() != b.type());
   note_difference(fields, "op", a.op() != b.op());
   note_difference(fields, "root", a.root() != b.root());
@@ -69,6 +70,7 @@ std::string describe(const shm::Signature& signature) {
   if (signature.failed()) return "a call that was refused before it began (see that rank's own error)";
   const Collective collective = signature.collective();
   std::string text(name_of(collective));
+  if (signature.for_device()) return "a call with tensors of a device (cuda, npu)";
   if (collective == Collective::kBarrier) return text;
   // Of v variants a fingerprint of the counts stands in place of the count, or nothing.
   if (collective == Collective::kAllGatherV || collective == Collective::kReduceScatterV) {

@@ -87,7 +87,7 @@ void Group::begin(const Call& call) {
   announced_ = false;
   path_ = TracePath::kNone;
   own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op,
-                            announced_count(call), call.root);
+                            announced_count(call), call.root, call.for_device);
   const auto timeout = call.timeout.value_or(settings_.exec_timeout);
   waiter_.begin_call(std::chrono::nanoseconds(timeout).count());
   memory_.state(rank_).issued.store(sequence_, std::memory_order_relaxed);

@@ -36,12 +36,13 @@ inline constexpr uint8_t kFailedCall = 0xff;
 
 // What all ranks must agree on. Two words, so that comparing a peer's call costs two compares.
 struct Signature {
-  uint64_t head = 0;   // sequence (low 32 bits), collective, type, op, 0
+  uint64_t head = 0;   // sequence (low 32 bits), collective, type, op, 1 where for a device's call
   uint64_t shape = 0;  // count (low 48 bits), root; of v variants a hash of the counts
 
   static Signature of(uint32_t sequence, Collective collective, DataType type, ReduceOp op, uint64_t count,
-                      int root) {
-    return {sequence | uint64_t(collective) << 32 | uint64_t(type) << 40 | uint64_t(op) << 48,
+                      int root, bool for_device = false) {
+    return {sequence | uint64_t(collective) << 32 | uint64_t(type) << 40 | uint64_t(op) << 48 |
+                uint64_t(for_device) << 56,
             (count & ((uint64_t{1} << 48) - 1)) | uint64_t(root) << 48};
   }
   static Signature of_failed(uint32_t sequence) { return {sequence | uint64_t{kFailedCall} << 32, 0}; }
@@ -50,6 +51,7 @@ struct Signature {
   Collective collective() const { return static_cast<Collective>(head >> 32 & 0xff); }
   DataType type() const { return static_cast<DataType>(head >> 40 & 0xff); }
   ReduceOp op() const { return static_cast<ReduceOp>(head >> 48 & 0xff); }
+  bool for_device() const { return (head >> 56) != 0; }
   uint64_t count() const { return shape & ((uint64_t{1} << 48) - 1); }
   int root() const { return static_cast<int>(shape >> 48); }
 
