@@ -68,13 +68,14 @@ Status Group::run(const Call& call, int64_t issued_ns) {
   const PreparedCall* prepared = *found;
   if (trace_.on()) trace_.begin(issued_ns, waiter_);
   const PreparedProgram* used = nullptr;
-  bool done;
-  if (prepared->eager) {
+  bool done = find_memory(*prepared, call);
+  bool announces = done;
+  if (done && prepared->eager && !goes_direct(*prepared, call.root)) {
     used = &*prepared->eager;
     done = run_eager(*prepared, call);
-  } else {
-    done = run_announced(prepared, call, used);
+    announces = peers_go_direct_;
   }
+  if (announces) done = run_announced(prepared, call, used);
   if (used != nullptr) count(*prepared, *used);
   Status status = finish(done);
   if (trace_.on()) trace_.end({call, *prepared, used, path_, sequence_, status.code()}, waiter_);
@@ -85,6 +86,7 @@ void Group::begin(const Call& call) {
   history_ = own_.after(history_);
   ++sequence_;
   announced_ = false;
+  peers_go_direct_ = false;
   path_ = TracePath::kNone;
   own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op,
                             announced_count(call), call.root, call.for_device);
@@ -106,8 +108,12 @@ void Group::announce_failed() {
 }
 
 // Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
+// Where peers, having other memory, have announced theirs instead of copying, it stops before anything was
+// written (peers_go_direct_): the call is then run as they do.
 bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
   if (!await_slot()) return false;
+  memory_.line(rank_, sequence_).input_segment = 0;
+  eager_or_direct_ = prepared.direct.has_value();
   const Program& program = prepared.eager->program;
   const bool fits_line = program.scratch_bytes <= shm::kInlineBytes;
   path_ = fits_line ? TracePath::kInline : TracePath::kStaged;
@@ -121,7 +127,10 @@ bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
 
 // Larger calls: all ranks announce where their buffers lie, and with that agree on the data path.
 bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used) {
-  if (!await_slot() || !announce_memory(*prepared, call) || !await_all()) return false;
+  eager_or_direct_ = false;
+  if (!await_slot()) return false;
+  announce_memory(call);
+  if (!await_all()) return false;
   if (prepared->needs_counts) {
     const PreparedCall* bound = bind_counts(call);
     if (bound == nullptr) return false;
@@ -189,8 +198,10 @@ bool Group::divide(const PreparedProgram& used, const PreparedCall& prepared, co
   return true;
 }
 
-bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
-  shm::MemoryRef input, output;
+// Where this rank's buffers lie, as its peers can reach them.
+bool Group::find_memory(const PreparedCall& prepared, const Call& call) {
+  shm::MemoryRef &input = input_memory_, &output = output_memory_;
+  input = output = {};
   if (prepared.direct || prepared.read || prepared.needs_counts) {
     const CallBytes bytes = bytes_of(call, rank_, world_size());
     if (bytes.input > 0) {
@@ -204,16 +215,28 @@ bool Group::announce_memory(const PreparedCall& prepared, const Call& call) {
       output = *shared;
     }
   }
+  return true;
+}
+
+// Of a call that may be eager: whether this rank's memory would let it be direct.
+bool Group::goes_direct(const PreparedCall& prepared, int root) const {
+  if (!prepared.direct || input_memory_.segment == 0) return false;
+  const Program& program = prepared.direct->program;
+  return output_memory_.segment != 0 ||
+         !writes_output(program, prepared.bytes[static_cast<size_t>(rank_)], rank_, root);
+}
+
+void Group::announce_memory(const Call& call) {
+  if (announced_) return;
   if (needs_annex(call)) write_annex(memory_, rank_, sequence_, call);
   shm::Line& line = memory_.line(rank_, sequence_);
-  line.input_segment = input.segment;
-  line.memory.output_segment = output.segment;
-  line.memory.input_offset = input.offset;
-  line.memory.output_offset = output.offset;
+  line.input_segment = input_memory_.segment;
+  line.memory.output_segment = output_memory_.segment;
+  line.memory.input_offset = input_memory_.offset;
+  line.memory.output_offset = output_memory_.offset;
   line.memory.input_address = reinterpret_cast<uint64_t>(call.send);
   line.memory.output_address = reinterpret_cast<uint64_t>(call.recv);
   arrive();
-  return true;
 }
 
 bool Group::all_reachable(const PreparedCall& prepared, const Program& program, int root) const {
@@ -329,7 +352,8 @@ bool Group::await(int peer) {
   const shm::Line& line = memory_.line(peer, sequence_);
   if (line.head.load(std::memory_order_relaxed) == own_.head && line.shape == own_.shape &&
       line.history == history_) {
-    return true;
+    peers_go_direct_ = eager_or_direct_ && line.input_segment != 0;
+    return !peers_go_direct_;
   }
   if (line.history != history_) return fail(earlier_mismatch(memory_, rank_, peer, own_.sequence()));
   return fail(mismatch(memory_, rank_, own_));

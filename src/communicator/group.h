@@ -68,7 +68,9 @@ class Group final : private CallHost, private shm::WaitObserver {
   bool run_eager(const PreparedCall& prepared, const Call& call);
   bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);
   bool divide(const PreparedProgram& used, const PreparedCall& prepared, const Call& call);
-  bool announce_memory(const PreparedCall& prepared, const Call& call);
+  bool find_memory(const PreparedCall& prepared, const Call& call);
+  bool goes_direct(const PreparedCall& prepared, int root) const;
+  void announce_memory(const Call& call);
   const PreparedCall* bind_counts(const Call& call);
   void gather_factors();
   const PreparedProgram* pick_path(const PreparedCall& prepared, int root);
@@ -106,6 +108,9 @@ class Group final : private CallHost, private shm::WaitObserver {
   shm::Signature own_;
   uint32_t history_ = 0;  // of the calls before this one
   bool announced_ = false;
+  shm::MemoryRef input_memory_, output_memory_;  // of the call that runs
+  bool eager_or_direct_ = false;                 // while it is run eagerly, but could be direct
+  bool peers_go_direct_ = false;
   TracePath path_ = TracePath::kNone;
 };
 

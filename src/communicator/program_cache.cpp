@@ -123,7 +123,9 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
     if (!eager.ok()) return eager.status();
     if (eager->program.scratch_bytes <= shm::kEagerBytes) {
       prepared.eager = std::move(*eager);
-      return prepared;
+      // Only where every rank hears from all others can they find out together that all went direct.
+      if (names.direct.empty() || !prepared.eager->awaits_all || has_root(call.collective)) return prepared;
+      names.read = {};
     }
   }
   auto staged = lower_named(call, counts, names.staged);

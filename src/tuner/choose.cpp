@@ -20,8 +20,39 @@ struct EagerLimit {
 constexpr std::array kAllReduceLimits = {EagerLimit{2, 32 << 10}, EagerLimit{4, 16 << 10},
                                          EagerLimit{8, 8 << 10}, EagerLimit{1 << 20, 2 << 10}};
 
-// From here on the two system calls a peer costs are cheaper than passing everything through staging memory.
-constexpr size_t kReadFrom = 512 << 10;
+// Sizes for which reading the peers' private memory, a system call for each piece of it, was measured to beat
+// passing everything through staging memory. With more ranks than cores it seldom does: the kernel copies
+// page by page, at half the speed. In all_to_all every byte is moved once only this way.
+struct ReadRange {
+  Collective collective;
+  int ranks;  // up to this many
+  size_t from, to;
+};
+constexpr size_t kAnySize = ~size_t{0};
+constexpr std::array kReadRanges = {
+    ReadRange{Collective::kAllGather, 2, 64 << 10, kAnySize},
+    ReadRange{Collective::kReduceScatter, 2, 64 << 10, 1 << 20},
+    ReadRange{Collective::kReduceScatter, 8, 32 << 10, 512 << 10},
+    ReadRange{Collective::kBroadcast, 2, 128 << 10, 1 << 20},
+    ReadRange{Collective::kReduce, 2, 128 << 10, 16 << 20},
+    ReadRange{Collective::kAllToAll, 1 << 20, 512 << 10, kAnySize},
+    ReadRange{Collective::kGather, 1 << 20, 512 << 10, kAnySize},
+    ReadRange{Collective::kScatter, 1 << 20, 512 << 10, kAnySize},
+};
+
+bool reads(Collective collective, size_t bytes, int world_size) {
+  return std::any_of(kReadRanges.begin(), kReadRanges.end(), [&](const ReadRange& range) {
+    return range.collective == collective && world_size <= range.ranks && bytes >= range.from &&
+           bytes <= range.to;
+  });
+}
+
+// Staging works well while what ranks write is still in the second-level cache (mostly 1 or 2 MiB) when it is
+// read, and the caller's memory of a chunk when it is overwritten. Several ranks may share a core: half of
+// them are counted, as on a machine of two. Below the smallest chunk, synchronising costs more than that
+// saves.
+constexpr size_t kStagingInCache = 512 << 10;
+constexpr size_t kSmallestChunk = 4 << 10;
 
 size_t eager_limit(Collective collective, int world_size) {
   // In the others every byte is moved once whatever the plan: only the eager slot bounds them.
@@ -29,6 +60,13 @@ size_t eager_limit(Collective collective, int world_size) {
   return std::find_if(kAllReduceLimits.begin(), kAllReduceLimits.end(),
                       [&](const EagerLimit& limit) { return world_size <= limit.ranks; })
       ->bytes;
+}
+
+// From here on going direct beats copying everything twice, though it takes a second synchronisation; that
+// one is dear where ranks wait for each other's core.
+size_t direct_from(Collective collective, int world_size) {
+  if (world_size <= 2) return 512;
+  return collective == Collective::kReduceScatter ? 1 << 10 : 4 << 10;
 }
 
 std::string_view staged_plan(Collective collective) {
@@ -81,8 +119,10 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
   PlanNames names;
   names.staged = staged_plan(collective);
   const bool automatic = forced.path == PathChoice::kAuto;
-  if (automatic || forced.path == PathChoice::kDirect) names.direct = "direct";
-  if ((automatic && bytes >= kReadFrom) || forced.path == PathChoice::kRead) {
+  if ((automatic && bytes >= direct_from(collective, world_size)) || forced.path == PathChoice::kDirect) {
+    names.direct = "direct";
+  }
+  if ((automatic && reads(collective, bytes, world_size)) || forced.path == PathChoice::kRead) {
     names.read = read_plan(collective);
   }
   if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size))
@@ -95,8 +135,10 @@ size_t chunk_bytes(const Plan& plan, int world_size, size_t scratch_bytes) {
   for (const ScratchRegion& region : plan.scratch) {
     pieces += static_cast<size_t>(region.depth) * (region.per_rank ? static_cast<size_t>(world_size) : 1);
   }
-  const size_t chunk = scratch_bytes / std::max<size_t>(pieces, 1);
-  return std::clamp<size_t>(chunk / 64 * 64, 64, size_t{256} << 10);
+  pieces = std::max<size_t>(pieces, 1);
+  const size_t sharing = static_cast<size_t>(world_size + 1) / 2;
+  const size_t cached = std::max(kStagingInCache / (pieces * sharing), kSmallestChunk);
+  return std::max<size_t>(std::min(scratch_bytes / pieces, cached) / 64 * 64, 64);
 }
 
 }  // namespace collective_ops

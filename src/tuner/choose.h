@@ -21,9 +21,10 @@ struct Forced {
 };
 Result<Forced> forced_by_environment();
 
-// Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it alone is used.
-// Otherwise `direct` runs where every rank's memory can be reached by its peers, else `read` where the kernel
-// lets ranks read each other's private memory, else `staged`.
+// Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it is used unless
+// there is a `direct` too and every rank's memory can be reached by its peers. Otherwise `direct` runs where
+// every rank's memory can be reached by its peers, else `read` where the kernel lets ranks read each other's
+// private memory, else `staged`.
 struct PlanNames {
   std::string_view eager;
   std::string_view direct;
