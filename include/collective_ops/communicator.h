@@ -28,6 +28,7 @@
 #include <vector>
 
 #include <collective_ops/status.h>
+#include <collective_ops/transfer.h>
 #include <collective_ops/types.h>
 
 namespace collective_ops {
@@ -41,6 +42,12 @@ struct ConnectOptions {
   // Called every few milliseconds by whoever waits at length, while joining or inside a call; a failure of
   // it ends the wait, and breaks the group if in a call (kInterrupted: Ctrl-C, say).
   std::function<Status()> interrupted;
+};
+
+struct GroupOptions {
+  std::string name;  // for texts and traces; up to 127 characters
+  std::optional<std::chrono::milliseconds> connect_timeout;  // for all members to come; as in ConnectOptions
+  std::optional<std::chrono::milliseconds> exec_timeout;     // default: that of the communicator asked
 };
 
 // One call. Which fields count depends on the collective; counts are in elements.
@@ -82,6 +89,19 @@ class Work {
   // Runs the queue itself where the call has not begun. The status of the call, or kTimeout if this
   // wait's own deadline passed first (the call then goes on).
   virtual Status wait(std::optional<std::chrono::milliseconds> timeout = std::nullopt) = 0;
+  // Of a receive that is done and went well.
+  virtual std::optional<Received> received() const { return std::nullopt; }
+};
+
+// Told about an asynchronous call by the thread that runs it, whichever that is. Throws nothing.
+class CallListener {
+ public:
+  virtual ~CallListener() = default;
+  virtual void before() {}
+  // The call has ended, but no wait has returned yet: results may be moved on.
+  virtual void after(const Status& /*status*/) {}
+  // Waits return now, and the next call may run already. May make calls of its own.
+  virtual void done() {}
 };
 
 // What a rank has done since it connected, for reports and tests.
@@ -93,6 +113,10 @@ struct Counters {
   uint64_t direct_calls = 0;
   uint64_t read_calls = 0;
   uint64_t copied_bytes = 0;  // by this rank, into or out of staging memory
+  uint64_t sends = 0;         // messages, which the above leave out
+  uint64_t receives = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
 };
 
 class Communicator {
@@ -102,6 +126,16 @@ class Communicator {
   // One communicator per rank, for threads of this process.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(
       int world_size, const ConnectOptions& options = {});
+  // A group of some of these ranks, whose calls go on beside all others'. `ranks` are ranks of this
+  // communicator, this one among them; their order is that of the ranks in the group. Members alone call it,
+  // all with the same list and name; it blocks until all have. Different groups may be made in different
+  // order on different ranks, and by several threads at once: by the list, the name, and how often a rank has
+  // asked for these before, members know which group is meant. Threads that make groups of the same list at
+  // once give them names. Communicators may go in any order.
+  //   kInvalidArgument  the list is empty, names a rank twice, or one that is none, or not this one
+  //   kRendezvous       members that did not come in time are named; kPeerLost: one died
+  Result<std::unique_ptr<Communicator>> create_group(std::span<const int> ranks,
+                                                     const GroupOptions& options = {});
   // Shared memory of this process, for buffers of any communicator.
   static Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes);
 
@@ -112,6 +146,9 @@ class Communicator {
 
   int rank() const;
   int world_size() const;
+  // Of the world, by rank of this communicator.
+  std::span<const int> ranks() const;
+  const std::string& name() const;  // "" where it has none
 
   // Blocking calls, in the caller's thread. Several threads may call; calls run one at a time.
   Status all_reduce(const void* send, void* recv, size_t count, DataType type, ReduceOp op) {
@@ -200,7 +237,28 @@ class Communicator {
 
   Status run(const Call& call);
   // The same, without waiting; calls run in the order they were made, blocking ones included.
-  std::shared_ptr<Work> start(const Call& call);
+  std::shared_ptr<Work> start(const Call& call, std::shared_ptr<CallListener> listener = nullptr);
+
+  // From any thread: ends the call that runs, here and on all ranks, with kGroupBroken and this text. The
+  // group cannot be used afterwards.
+  void abort(const std::string& reason);
+
+  // Messages (transfer.h), from any thread; they are no calls, and wait for none. A failure breaks the group, but
+  // for kInvalidArgument, which is found before anything is sent. A send returns once `data` may be changed.
+  Status send(const void* data, size_t count, DataType type, int to, int tag = 0) {
+    const Transfer transfer = Transfer::send(data, count, type, to, tag);
+    return exchange({&transfer, 1});
+  }
+  // With `received` the message may be shorter than `count`; without, its size must be equal.
+  Status recv(void* data, size_t count, DataType type, int from = kAnySource, int tag = 0,
+              Received* received = nullptr);
+  // All at once, posted in this order, and done when it returns: no order of sends and receives among the
+  // ranks can block it.
+  Status exchange(std::span<const Transfer> transfers);
+  // The same, without waiting: one Work for each, which go on by themselves. Before this rank leaves, its
+  // started sends are taken by their receivers, or it says which were not; receives that nothing has come for
+  // are given up.
+  std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers);
 
   // For callers that check arguments themselves: counts as a call that this rank refused, so that peers that
   // made it are told at once, and ranks that refuse alike stay in step.

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -37,9 +38,10 @@ bool ended(pid_t pid, int64_t start_time) {
 
 }  // namespace
 
-PeerWatch::PeerWatch(const std::vector<PeerProcess>& peers, int own_rank) {
+PeerWatch::PeerWatch(const std::vector<PeerProcess>& peers, int own_rank, std::span<const int> ranks) {
   for (const auto& peer : peers) {
     if (peer.rank == own_rank) continue;
+    if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), peer.rank) == ranks.end()) continue;
     watched_.push_back({peer.rank, peer.pid, peer.start_time});
     poll_.push_back({peer.pidfd.get(), POLLIN, 0});  // poll ignores a negative descriptor
     without_pidfd_ |= !peer.pidfd.valid();

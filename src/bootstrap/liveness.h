@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ struct DeadPeer {
 
 class PeerWatch {
  public:
-  // Watches all but `own_rank`. `peers` (their descriptors) must outlive this.
-  PeerWatch(const std::vector<PeerProcess>& peers, int own_rank);
+  // Watches all but `own_rank`, or of them `ranks` alone. `peers` (their descriptors) must outlive this.
+  PeerWatch(const std::vector<PeerProcess>& peers, int own_rank, std::span<const int> ranks = {});
 
   // The lowest rank that is dead; a zombie is dead. One system call, about 1 us; does not block. One thread
   // at a time.

@@ -205,7 +205,8 @@ void write_annex(const shm::GroupMemory& memory, int rank, uint64_t sequence, co
   if (call.collective == Collective::kScatterV) annex.counts[n + root] = call.count;
 }
 
-Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, uint64_t sequence, const Call& call) {
+Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, const Members& members,
+                                        uint64_t sequence, const Call& call) {
   const auto n = static_cast<size_t>(memory.world_size());
   const size_t element = size_of(call.type);
   std::vector<size_t> counts(n * n);
@@ -221,16 +222,17 @@ Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, uint64_t
       if (sent == expected || ++different > kNamedPairs) continue;
       pairs +=
           fmt::format("{}rank {} sends {} bytes to rank {}, which expects {} bytes",
-                      pairs.empty() ? "" : "; ", source, sent * element, destination, expected * element);
+                      pairs.empty() ? "" : "; ", members.ranks[source], sent * element,
+                      members.ranks[destination], expected * element);
     }
   }
   if (different > 0) {
     if (different > kNamedPairs) pairs += fmt::format("; and {} more pairs", different - kNamedPairs);
     return Status(
         ErrorCode::kMismatch,
-        fmt::format("{} of {} (call #{} of the group): {}. What a rank sends to another must be what "
+        fmt::format("{} of {} (call #{} of {}): {}. What a rank sends to another must be what "
                     "that one expects from it; compare the ranks' lists of counts",
-                    name_of(call.collective), name_of(call.type), sequence, pairs));
+                    name_of(call.collective), name_of(call.type), sequence, members.text(), pairs));
   }
   if (call.collective == Collective::kAllToAllV) return counts;
   std::vector<size_t> of_ranks(n);

@@ -9,6 +9,7 @@
 
 #include <collective_ops/communicator.h>
 
+#include "communicator/members.h"
 #include "transport/shm/group_memory.h"
 
 namespace collective_ops {
@@ -39,7 +40,8 @@ bool needs_annex(const Call& call);
 void write_annex(const shm::GroupMemory& memory, int rank, uint64_t sequence, const Call& call);
 
 // The counts of all ranks, as Binding wants them. kMismatch where two ranks disagree.
-Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, uint64_t sequence, const Call& call);
+Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, const Members& members,
+                                        uint64_t sequence, const Call& call);
 double read_factor(const shm::GroupMemory& memory, int rank, uint64_t sequence);
 
 }  // namespace collective_ops

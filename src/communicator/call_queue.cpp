@@ -50,9 +50,10 @@ class Inside {
 
 class CallQueue::Item final : public Work {
  public:
-  Item(std::shared_ptr<CallQueue> queue, const Call& call)
+  Item(std::shared_ptr<CallQueue> queue, const Call& call, std::shared_ptr<CallListener> listener)
       : queue_(std::move(queue)),
         call_(call),
+        listener_(std::move(listener)),
         send_counts_(call.send_counts.begin(), call.send_counts.end()),
         recv_counts_(call.recv_counts.begin(), call.recv_counts.end()),
         issued_ns_(monotonic_ns()) {
@@ -101,6 +102,7 @@ class CallQueue::Item final : public Work {
 
   std::shared_ptr<CallQueue> queue_;
   Call call_;
+  std::shared_ptr<CallListener> listener_;
   std::vector<size_t> send_counts_, recv_counts_;  // which the caller may have let go of
   int64_t issued_ns_;
   Status status_;
@@ -148,11 +150,13 @@ Status CallQueue::run_guarded(const Call& call, int64_t issued_ns) {
   return failed;
 }
 
-std::shared_ptr<Work> CallQueue::start(const Call& call) {
-  auto item = std::make_shared<Item>(shared_from_this(), call);
+std::shared_ptr<Work> CallQueue::start(const Call& call, std::shared_ptr<CallListener> listener) {
+  auto item = std::make_shared<Item>(shared_from_this(), call, std::move(listener));
   if (forked()) {
     item->status_ = after_fork();
+    if (item->listener_) item->listener_->after(item->status_);
     item->done_.store(true, std::memory_order_release);
+    if (item->listener_) item->listener_->done();
     return item;
   }
   {
@@ -191,11 +195,22 @@ void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Item> item = items_.front();
   items_.pop_front();
   lock.unlock();
+  const std::shared_ptr<CallListener> listener = std::move(item->listener_);
+  if (listener) listener->before();
   item->status_ = run_guarded(item->call_, item->issued_ns_);
+  if (listener) listener->after(item->status_);
   lock.lock();
   state_.store(items_.empty() ? 0 : kPending, std::memory_order_release);
   item->done_.store(true, std::memory_order_release);
   changed_.notify_all();
+  if (!listener) return;
+  lock.unlock();
+  listener->done();
+  lock.lock();
+}
+
+void CallQueue::abort(const Status& reason) {
+  if (!forked()) group_->abort(reason);
 }
 
 void CallQueue::serve() {

@@ -22,7 +22,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   ~CallQueue();
 
   Status run(const Call& call);
-  std::shared_ptr<Work> start(const Call& call);
+  std::shared_ptr<Work> start(const Call& call, std::shared_ptr<CallListener> listener = nullptr);
+  void abort(const Status& reason);
 
   // Runs what is left, and ends the thread; where the interrupt check fails meanwhile, breaks the group
   // instead. Not for a forked child, where the queue must not even be destroyed: its thread is missing.

@@ -1,24 +1,17 @@
 #include <collective_ops/communicator.h>
 
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "base/environment.h"
 #include "bootstrap/rendezvous.h"
-#include "communicator/call_queue.h"
-#include "communicator/group.h"
+#include "communicator/communicator_parts.h"
 #include "memory/shared_heap.h"
-#include "trace/merge.h"
 #include "trace/recorder.h"
 #include "transport/shm/cores.h"
 
 namespace collective_ops {
-namespace {
 
 Result<GroupSettings> settings_of(const ConnectOptions& options) {
   GroupSettings settings;
@@ -36,6 +29,8 @@ Result<GroupSettings> settings_of(const ConnectOptions& options) {
   settings.forced = std::move(*forced);
   return settings;
 }
+
+namespace {
 
 // The recorder of this rank where COLLECTIVE_OPS_TRACE asks for one. A recorder that cannot be opened is
 // an error at the start, not a trace that is missing in the end.
@@ -56,25 +51,7 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
   return std::shared_ptr<Recorder>(std::move(*recorder));
 }
 
-// The last rank to leave makes comm_trace.json. Where that fails the ranks' files stay, and can still be
-// merged by hand.
-void merge_trace_of(const std::string& job, const std::filesystem::path& directory) {
-  const auto merged = merge_traces({{directory}}, {.output = directory / "comm_trace.json", .job = job});
-  if (!merged.ok()) {
-    fmt::print(stderr, "collective-ops: the trace was not merged: {}\n", merged.status().message());
-  } else if (!merged->complete()) {
-    fmt::print(stderr, "collective-ops: {}\n", merged->text());
-  }
-}
-
 }  // namespace
-
-struct Communicator::Parts {
-  std::unique_ptr<HostGroup> host;       // of processes
-  std::shared_ptr<std::byte> own_bytes;  // of threads
-  std::shared_ptr<Recorder> recorder;
-  std::shared_ptr<CallQueue> queue;
-};
 
 Communicator::Communicator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
@@ -85,20 +62,22 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
                    {.interrupted = options.interrupted});
   if (!host.ok()) return host.status();
-  auto parts = std::make_unique<Parts>();
-  parts->host = std::make_unique<HostGroup>(std::move(*host));
-  const shm::GroupMemory memory(parts->host->control.data(), options.world_size);
-  auto recorder = open_recorder(*parts->host);
+  const shm::GroupMemory memory(host->control.data(), options.world_size);
+  auto recorder = open_recorder(*host);
   if (!recorder.ok()) {
     (void)memory.break_with(recorder.status());  // the others have joined already, and must not wait
     return recorder.status();
   }
-  parts->recorder = *recorder;
-  memory.introduce(options.rank, ::getpid(), parts->host->job);
-  auto group = std::make_unique<Group>(memory, make_process_peers(*parts->host), *settings);
+  memory.introduce(options.rank, ::getpid(), host->job);
+  settings->members = Members::world(options.world_size);
+  settings->host = make_process_host(std::move(*host), *recorder);
+  auto parts = std::make_unique<Parts>();
+  parts->host = settings->host;
+  auto group = std::make_unique<Group>(memory, parts->host->peers_of(settings->members), *settings);
   group->set_interrupt_check(options.interrupted);
-  if (parts->recorder) group->trace().start(parts->recorder, options.rank, 0);
+  if (*recorder) group->trace().start(*recorder, settings->members);
   parts->queue = std::make_shared<CallQueue>(std::move(group));
+  parts->host->enter();
   return std::unique_ptr<Communicator>(new Communicator(std::move(parts)));
 }
 
@@ -110,23 +89,20 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_thre
   }
   auto settings = settings_of(options);
   if (!settings.ok()) return settings.status();
-  const size_t bytes = shm::GroupMemory::bytes_needed(world_size);
-  void* raw = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  if (raw == nullptr) {
-    return Status(ErrorCode::kOutOfMemory,
-                  fmt::format("no room for the {} bytes that {} threads share", bytes, world_size));
-  }
-  std::memset(raw, 0, bytes);
-  const std::shared_ptr<std::byte> shared(static_cast<std::byte*>(raw), [](std::byte* p) { std::free(p); });
+  auto bytes = thread_memory(shm::GroupMemory::bytes_needed(world_size));
+  if (!bytes.ok()) return bytes.status();
+  const shm::GroupMemory memory(bytes->get(), world_size);
+  const std::vector<std::shared_ptr<Host>> hosts = make_thread_hosts(world_size, std::move(*bytes));
+  settings->members = Members::world(world_size);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int rank = 0; rank < world_size; ++rank) {
     settings->rank = rank;
     auto parts = std::make_unique<Parts>();
-    parts->own_bytes = shared;
-    const shm::GroupMemory memory(shared.get(), world_size);
-    auto group = std::make_unique<Group>(memory, make_thread_peers(), *settings);
+    settings->host = parts->host = hosts[static_cast<size_t>(rank)];
+    auto group = std::make_unique<Group>(memory, parts->host->peers_of(settings->members), *settings);
     group->set_interrupt_check(options.interrupted);
     parts->queue = std::make_shared<CallQueue>(std::move(group));
+    parts->host->enter();
     communicators.push_back(std::unique_ptr<Communicator>(new Communicator(std::move(parts))));
   }
   return communicators;
@@ -145,18 +121,37 @@ Communicator::~Communicator() {
   }
   parts_->queue->finish();
   Group& group = parts_->queue->group();
-  const auto recorded = parts_->recorder ? parts_->recorder->path().parent_path() : std::filesystem::path();
-  parts_->recorder.reset();
-  group.trace().start(nullptr, 0, 0);  // closes this rank's file
-  const Group::Leaving leaving = group.leave();
-  if (!leaving.mismatch.ok()) fmt::print(stderr, "collective-ops: {}\n", leaving.mismatch.message());
-  if (leaving.last && !recorded.empty()) merge_trace_of(parts_->host->job, recorded);
+  const Status unsent = group.messages().finish();
+  if (!unsent.ok()) fmt::print(stderr, "collective-ops: {}\n", unsent.message());
+  group.trace().stop();
+  const Status mismatch = group.leave();
+  if (!mismatch.ok()) fmt::print(stderr, "collective-ops: {}\n", mismatch.message());
+  parts_->host->leave();
 }
 
 int Communicator::rank() const { return parts_->queue->group().rank(); }
+std::span<const int> Communicator::ranks() const { return parts_->queue->group().members().ranks; }
+const std::string& Communicator::name() const { return parts_->queue->group().members().name; }
 int Communicator::world_size() const { return parts_->queue->group().world_size(); }
 Status Communicator::run(const Call& call) { return parts_->queue->run(call); }
-std::shared_ptr<Work> Communicator::start(const Call& call) { return parts_->queue->start(call); }
+std::shared_ptr<Work> Communicator::start(const Call& call, std::shared_ptr<CallListener> listener) {
+  return parts_->queue->start(call, std::move(listener));
+}
+void Communicator::abort(const std::string& reason) {
+  parts_->queue->abort({ErrorCode::kGroupBroken, reason});
+}
+Status Communicator::recv(void* data, size_t count, DataType type, int from, int tag, Received* received) {
+  Transfer transfer = Transfer::receive(data, count, type, from, tag);
+  transfer.allow_shorter = received != nullptr;
+  return parts_->queue->group().messages().run({&transfer, 1}, received);
+}
+Status Communicator::exchange(std::span<const Transfer> transfers) {
+  return parts_->queue->group().messages().run(transfers);
+}
+std::vector<std::shared_ptr<Work>> Communicator::start(std::span<const Transfer> transfers) {
+  return parts_->queue->group().messages().start(transfers);
+}
+
 void Communicator::refuse_call() { parts_->queue->refuse(); }
 Counters Communicator::counters() const { return parts_->queue->group().counters(); }
 

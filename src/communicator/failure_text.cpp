@@ -16,23 +16,6 @@ namespace {
 
 constexpr int64_t kGraceNs = 20'000'000;
 
-// "0-2,5"
-std::string ranges(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
-std::string rank_list(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges(ranks));
-}
-
 shm::Signature announced(const shm::Line& line) {
   return {line.head.load(std::memory_order_acquire), line.shape};
 }
@@ -85,7 +68,20 @@ std::string describe(const shm::Signature& signature) {
   return text;
 }
 
-std::string describe_last_call(const shm::GroupMemory& memory, int rank) {
+std::string describe(const shm::Signature& signature, const Members& members) {
+  std::string text = describe(signature);
+  const bool rooted = !signature.failed() && !signature.for_device() && has_root(signature.collective());
+  if (members.is_world() || !rooted || signature.root() >= static_cast<int>(members.ranks.size()))
+    return text;
+  return text + fmt::format(" (rank {})", members.world_rank(signature.root()));
+}
+
+std::string place_of(const shm::Signature& own, const Members& members) {
+  return fmt::format("call #{} ({}){}", own.sequence(), describe(own, members),
+                     members.is_world() ? "" : " of " + members.text());
+}
+
+std::string describe_last_call(const shm::GroupMemory& memory, const Members& members, int rank) {
   const shm::RankState& state = memory.state(rank);
   const uint64_t issued = state.issued.load(std::memory_order_relaxed);
   const uint64_t finished = state.finished.load(std::memory_order_relaxed);
@@ -95,10 +91,10 @@ std::string describe_last_call(const shm::GroupMemory& memory, int rank) {
     return fmt::format("has finished call #{}", finished);
   }
   return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in", issued,
-                     describe(announced(line)));
+                     describe(announced(line), members));
 }
 
-Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& own) {
+Status mismatch(const shm::GroupMemory& memory, const Members& members, int rank, const shm::Signature& own) {
   const int64_t stop = monotonic_ns() + kGraceNs;
   const uint32_t sequence = own.sequence();
   const auto all_arrived = [&] {
@@ -122,20 +118,22 @@ Status mismatch(const shm::GroupMemory& memory, int rank, const shm::Signature& 
     }
     const shm::Signature theirs = peer == rank ? own : announced(line);
     compare(own, theirs, fields);
-    const std::string text = describe(theirs);
+    const std::string text = describe(theirs, members);
     if (callers[text].empty()) order.push_back(text);
     callers[text].push_back(peer);
   }
-  std::string text = fmt::format("ranks made different calls as call #{} of the group: ", sequence);
+  std::string text = fmt::format("ranks made different calls as call #{} of {}: ", sequence, members.text());
   for (size_t i = 0; i < order.size(); ++i) {
-    text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", rank_list(callers[order[i]]), order[i]);
+    text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", members.list(callers[order[i]]), order[i]);
   }
-  if (!absent.empty()) text += fmt::format("; {}: not there yet", rank_list(absent));
+  if (!absent.empty()) text += fmt::format("; {}: not there yet", members.list(absent));
   return {ErrorCode::kMismatch, text + difference_in(fields)};
 }
 
 // The lines of the last calls still stand, of both ranks: the call that differed is usually among them.
-Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint32_t sequence) {
+Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, int rank, int peer,
+                        uint32_t sequence) {
+  const int us = members.world_rank(rank), them = members.world_rank(peer);
   for (uint32_t back = 1; back < shm::kEagerDepth && back < sequence; ++back) {
     const shm::Signature own = announced(memory.line(rank, sequence - back));
     const shm::Signature theirs = announced(memory.line(peer, sequence - back));
@@ -144,8 +142,9 @@ Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint
     std::vector<std::string> fields;
     compare(own, theirs, fields);
     return {ErrorCode::kMismatch,
-            fmt::format("ranks made different calls as call #{} of the group: rank {}: {}; rank {}: {}{}",
-                        own.sequence(), rank, describe(own), peer, describe(theirs), difference_in(fields))};
+            fmt::format("ranks made different calls as call #{} of {}: rank {}: {}; rank {}: {}{}",
+                        own.sequence(), members.text(), us, describe(own, members), them,
+                        describe(theirs, members), difference_in(fields))};
   }
   if (sequence == 1) {
     return {
@@ -153,31 +152,34 @@ Status earlier_mismatch(const shm::GroupMemory& memory, int rank, int peer, uint
         fmt::format(
             "ranks {} and {} were started with different COLLECTIVE_OPS_PATH or COLLECTIVE_OPS_ALGORITHM; "
             "set them alike on all ranks, or nowhere",
-            rank, peer)};
+            us, them)};
   }
   return {ErrorCode::kMismatch,
-          fmt::format("ranks {} and {} made different calls some time before call #{} of the group. "
+          fmt::format("ranks {} and {} made different calls some time before call #{} of {}. "
                       "Every rank must make the same calls in the same order",
-                      rank, peer, sequence)};
+                      us, them, sequence, members.text())};
 }
 
-Status timed_out(const shm::GroupMemory& memory, const Peers& peers, int rank, int peer,
-                 const shm::Signature& own, int64_t waited_ns) {
-  return {
-      ErrorCode::kTimeout,
-      fmt::format(
-          "rank {} waited {} in call #{} ({}) for {}, which {}. Check why that rank is late (a longer step, "
-          "data loading, a debugger, another branch); raise HCCL_EXEC_TIMEOUT or the call's timeout where "
-          "the wait is meant",
-          rank, seconds(waited_ns), own.sequence(), describe(own), peers.describe(peer),
-          describe_last_call(memory, peer))};
+Status timed_out(const shm::GroupMemory& memory, const Members& members, const Peers& peers,
+                 const LateCall& late) {
+  const std::string advice =
+      late.elsewhere.empty()
+          ? "Check why that rank is late (a longer step, data loading, a debugger, another branch)"
+          : "All ranks must call on their groups in an order that fits: one that waits in one group cannot "
+            "come to another, unless a second thread does";
+  return {ErrorCode::kTimeout,
+          fmt::format("rank {} waited {} in {} for {}, which {}{}. {}; raise HCCL_EXEC_TIMEOUT or the call's "
+                      "timeout where the wait is meant",
+                      members.world_rank(late.rank), seconds(late.waited_ns), place_of(late.own, members),
+                      peers.describe(late.peer), describe_last_call(memory, members, late.peer),
+                      late.elsewhere, advice)};
 }
 
-Status peer_lost(int rank, const shm::Signature& own, const std::string& what) {
-  return {ErrorCode::kPeerLost, fmt::format("{}, while rank {} was in call #{} ({}). Look at that rank's own "
-                                            "log for its first error; the group "
-                                            "cannot go on, start the job again",
-                                            what, rank, own.sequence(), describe(own))};
+Status peer_lost(const Members& members, int rank, const shm::Signature& own, const std::string& what) {
+  return {ErrorCode::kPeerLost,
+          fmt::format("{}, while rank {} was in {}. Look at that rank's own log for its first error; the group "
+                      "cannot go on, start the job again",
+                      what, members.world_rank(rank), place_of(own, members))};
 }
 
 }  // namespace collective_ops

@@ -1,5 +1,7 @@
 #include "communicator/group.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -14,6 +16,8 @@ namespace {
 // Peers publish what to read as soon as they have joined.
 constexpr int64_t kProbeNs = 1'000'000'000;
 constexpr int64_t kDeathNs = 100'000'000;
+// So long a wait is worth a word to other groups.
+constexpr int64_t kNoteNs = 20'000'000;
 
 // Which spaces of `peer` a program looks at, of those that have bytes.
 bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
@@ -47,14 +51,19 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
     }
   }
   probe_reading();
+  messages_ = std::make_shared<Messages>(
+      memory_, settings_.host->peers_of(members()),
+      MessageSettings{rank_, members(), world_size() > settings_.cores,
+                      settings_.forced.path == PathChoice::kStaged, settings_.exec_timeout},
+      static_cast<MessageHost&>(*this));
 }
 
 Status Group::run(const Call& call, int64_t issued_ns) {
   if (memory_.broken()) {
     const Status reason = memory_.failure();
     return {ErrorCode::kGroupBroken,
-            fmt::format("{}: the group was broken by an earlier failure ({}): {}", name_of(call.collective),
-                        name_of(reason.code()), reason.message())};
+            fmt::format("{}: {} was broken by an earlier failure ({}): {}", name_of(call.collective),
+                        members().text(), name_of(reason.code()), reason.message())};
   }
   begin(call);
   auto found = cache_.prepare(call);
@@ -63,7 +72,9 @@ Status Group::run(const Call& call, int64_t issued_ns) {
     refused = check_overlap(call, bytes_of(call, rank_, world_size()), rank_);
   if (!refused.ok()) {
     announce_failed();
-    return refused;
+    if (members().is_world() || refused.code() != ErrorCode::kInvalidArgument) return refused;
+    return {refused.code(), fmt::format("{} (in {}, whose ranks count from 0 in this order)",
+                                        refused.message(), members().text())};
   }
   const PreparedCall* prepared = *found;
   if (trace_.on()) trace_.begin(issued_ns, waiter_);
@@ -158,7 +169,7 @@ bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const
 
 // Once all have arrived. nullptr: failed.
 const PreparedCall* Group::bind_counts(const Call& call) {
-  auto counts = read_counts(memory_, sequence_, call);
+  auto counts = read_counts(memory_, members(), sequence_, call);
   if (!counts.ok()) {
     fail(counts.status());
     return nullptr;
@@ -275,9 +286,10 @@ bool Group::reach(int peer, bool input, size_t bytes) {
     place = reinterpret_cast<std::byte*>(input ? line.memory.input_address : line.memory.output_address);
     return true;
   }
+  const auto unless_broken = [&] { return memory_.broken() ? memory_.failure() : check_peers(peer); };
   const shm::MemoryRef shared = input ? shm::MemoryRef{line.input_segment, line.memory.input_offset}
                                       : shm::MemoryRef{line.memory.output_segment, line.memory.output_offset};
-  auto address = peers_->reach(peer, shared, bytes, waiter_.deadline_ns(), [&] { return check_peers(peer); });
+  auto address = peers_->reach(peer, shared, bytes, waiter_.deadline_ns(), unless_broken);
   if (!address.ok()) return fail(address.status());
   place = *address;
   return true;
@@ -295,11 +307,17 @@ bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t byt
   return fail(std::move(status));
 }
 
-// Whether ranks may read each other's memory is found by trying, once, in both directions.
+// Whether ranks may read each other's memory is found by trying, once, in both directions, by all ranks of the
+// world.
 void Group::probe_reading() {
   static const uint64_t probe = shm::kProbe;
   shm::RankState& mine = memory_.state(rank_);
   mine.probe.store(reinterpret_cast<uint64_t>(&probe), std::memory_order_release);
+  if (!members().is_world()) {
+    const bool inherited = settings_.host != nullptr && settings_.host->reads_peers();
+    mine.reads_peers.store(inherited ? shm::kReads : shm::kReadsNot, std::memory_order_release);
+    return;
+  }
   bool reads = settings_.probe_reading && world_size() > 1;
   const int64_t stop = monotonic_ns() + kProbeNs;
   for (int peer = 0; peer < world_size() && reads; ++peer) {
@@ -355,8 +373,8 @@ bool Group::await(int peer) {
     peers_go_direct_ = eager_or_direct_ && line.input_segment != 0;
     return !peers_go_direct_;
   }
-  if (line.history != history_) return fail(earlier_mismatch(memory_, rank_, peer, own_.sequence()));
-  return fail(mismatch(memory_, rank_, own_));
+  if (line.history != history_) return fail(earlier_mismatch(memory_, members(), rank_, peer, own_.sequence()));
+  return fail(mismatch(memory_, members(), rank_, own_));
 }
 
 bool Group::fail(Status status) {
@@ -366,27 +384,44 @@ bool Group::fail(Status status) {
 
 Status Group::check_peers(int peer) {
   if (Status status = check_interrupt(); !status.ok()) {
-    return {status.code(), fmt::format("rank {} was interrupted in call #{} ({}): {}", rank_, own_.sequence(),
-                                       describe(own_), status.message())};
+    return {status.code(), fmt::format("rank {} was interrupted in {}: {}", members().world_rank(rank_),
+                                       place_of(own_, members()), status.message())};
   }
   const auto has_left = [this](int rank) {
     return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
   };
   if (has_left(peer)) {
-    return peer_lost(rank_, own_,
+    return peer_lost(members(), rank_, own_,
                      fmt::format("{} left the group after call #{}", peers_->describe(peer),
                                  memory_.state(peer).finished.load(std::memory_order_relaxed)));
   }
   const std::string lost = peers_->find_lost(has_left);
-  return lost.empty() ? Status() : peer_lost(rank_, own_, lost);
+  if (!lost.empty()) return peer_lost(members(), rank_, own_, lost);
+  if (!noted_) note_waiting();
+  return {};
+}
+
+// Ranks that call on several groups in orders that do not fit wait for each other for ever, each in another
+// group: at the deadline each can say where the other one is.
+void Group::note_waiting() {
+  const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
+  if (members().is_world() || settings_.host == nullptr || monotonic_ns() - begun < kNoteNs) return;
+  noted_ = true;
+  settings_.host->note(this, "waits in " + place_of(own_, members()));
 }
 
 Status Group::timed_out(int peer) {
   const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
-  return collective_ops::timed_out(memory_, *peers_, rank_, peer, own_, monotonic_ns() - begun);
+  std::string elsewhere;
+  if (settings_.host != nullptr)
+    elsewhere = settings_.host->elsewhere(members().world_rank(peer), members());
+  return collective_ops::timed_out(memory_, members(), *peers_,
+                                   {rank_, peer, own_, monotonic_ns() - begun, std::move(elsewhere)});
 }
 
 Status Group::finish(bool done) {
+  if (std::exchange(noted_, false))
+    settings_.host->note(this, done ? "" : "has failed in " + place_of(own_, members()));
   if (done) {
     memory_.state(rank_).finished.store(sequence_, std::memory_order_relaxed);
     return {};
@@ -396,9 +431,29 @@ Status Group::finish(bool done) {
     memory_.state(rank_).finished.store(sequence_, std::memory_order_relaxed);
     return waiter_.status();
   }
-  Status first = memory_.break_with(waiter_.status());
-  waiter_.wake_all();
+  return break_group(waiter_.status());
+}
+
+Status Group::break_group(const Status& reason) {
+  Status first = memory_.break_with(reason);
+  wake_all();
   return first;
+}
+
+void Group::wake_all() {
+  waiter_.wake_all();
+  Messages::wake_all(memory_);
+}
+
+Counters Group::counters() const {
+  Counters all = messages_->counters();  // which count no calls
+  const uint64_t messages[] = {all.sends, all.receives, all.sent_bytes, all.received_bytes};
+  all = counters_;
+  all.sends = messages[0];
+  all.receives = messages[1];
+  all.sent_bytes = messages[2];
+  all.received_bytes = messages[3];
+  return all;
 }
 
 void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
@@ -412,27 +467,24 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
 }
 
 void Group::abort(const Status& reason) {
-  (void)memory_.break_with(reason);
-  waiter_.wake_all();
+  (void)break_group(reason);
 }
 
-Group::Leaving Group::leave() {
-  Leaving leaving;
+Status Group::leave() {
+  if (settings_.host != nullptr) settings_.host->note(this, "");
   shm::RankState& mine = memory_.state(rank_);
   const uint64_t summary = sequence_ << 32 | own_.after(history_);
   mine.left_with.store(summary, std::memory_order_relaxed);
   mine.left.store(1, std::memory_order_release);
-  waiter_.wake_all();
+  wake_all();
   // Roots that waited for nobody are compared here at the latest.
   for (int peer = 0; peer < world_size() && !memory_.broken(); ++peer) {
     if (peer == rank_ || memory_.state(peer).left.load(std::memory_order_acquire) == 0) continue;
     const uint64_t theirs = memory_.state(peer).left_with.load(std::memory_order_relaxed);
     if (theirs >> 32 != sequence_ || theirs == summary) continue;
-    leaving.mismatch = earlier_mismatch(memory_, rank_, peer, static_cast<uint32_t>(sequence_) + 1);
-    break;
+    return earlier_mismatch(memory_, members(), rank_, peer, static_cast<uint32_t>(sequence_) + 1);
   }
-  leaving.last = memory_.header().ranks_out.fetch_add(1) + 1 == static_cast<uint32_t>(world_size());
-  return leaving;
+  return {};
 }
 
 }  // namespace collective_ops

@@ -15,6 +15,9 @@
 
 #include "communicator/call_trace.h"
 #include "communicator/executor.h"
+#include "communicator/host.h"
+#include "communicator/members.h"
+#include "communicator/messages.h"
 #include "communicator/peers.h"
 #include "communicator/program_cache.h"
 #include "transport/shm/group_memory.h"
@@ -28,9 +31,11 @@ struct GroupSettings {
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
   bool probe_reading = false;  // try process_vm_readv; all ranks construct their group at the same time then
+  Members members;
+  std::shared_ptr<Host> host;  // nullptr: none, so nothing is known of other groups
 };
 
-class Group final : private CallHost, private shm::WaitObserver {
+class Group final : private CallHost, private shm::WaitObserver, private MessageHost {
  public:
   Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings);
 
@@ -40,21 +45,23 @@ class Group final : private CallHost, private shm::WaitObserver {
   // Breaks the group from another thread than the one in a call, which then ends with `reason`.
   void abort(const Status& reason);
 
-  struct Leaving {
-    bool last = false;  // all others have left
-    Status mismatch;    // kMismatch where calls differed that no rank has waited in
-  };
-  // Tells the peers that this rank makes no further call.
-  Leaving leave();
+  // Tells the peers that this rank makes no further call. kMismatch where calls differed that no rank has
+  // waited in.
+  Status leave();
 
   // Also while a call runs: set once, before the first.
-  Status check_interrupt() const { return interrupt_check_ ? interrupt_check_() : Status(); }
+  Status check_interrupt() const override { return interrupt_check_ ? interrupt_check_() : Status(); }
+  const std::function<Status()>& interrupt_check() const { return interrupt_check_; }
   void set_interrupt_check(std::function<Status()> check) { interrupt_check_ = std::move(check); }
 
   int rank() const { return rank_; }
   int world_size() const { return memory_.world_size(); }
-  const Counters& counters() const { return counters_; }
+  const Members& members() const { return settings_.members; }
+  Host& host() const { return *settings_.host; }
+  std::chrono::milliseconds exec_timeout() const { return settings_.exec_timeout; }
+  Counters counters() const;
   CallTrace& trace() { return trace_; }
+  Messages& messages() { return *messages_; }
 
  private:
   void arrive() override;
@@ -62,7 +69,12 @@ class Group final : private CallHost, private shm::WaitObserver {
   bool read_peer(int peer, const std::byte* from, std::byte* to, size_t bytes) override;
   Status check_peers(int peer) override;
   Status timed_out(int peer) override;
+  Status break_group(const Status& reason) override;
+  bool traces() const override { return trace_.on(); }
+  void record(const MessageTrace& trace) override { trace_.record(trace); }
 
+  void note_waiting();
+  void wake_all();
   void begin(const Call& call);
   void announce_failed();
   bool run_eager(const PreparedCall& prepared, const Call& call);
@@ -95,6 +107,7 @@ class Group final : private CallHost, private shm::WaitObserver {
   ProgramCache cache_;
   CallTrace trace_;
   Counters counters_;
+  std::shared_ptr<Messages> messages_;
 
   CallMemory addresses_;
   std::vector<std::byte*> staging_;  // scratch of announced calls, by rank
@@ -111,6 +124,7 @@ class Group final : private CallHost, private shm::WaitObserver {
   shm::MemoryRef input_memory_, output_memory_;  // of the call that runs
   bool eager_or_direct_ = false;                 // while it is run eagerly, but could be direct
   bool peers_go_direct_ = false;
+  bool noted_ = false;  // this call, where other groups see it
   TracePath path_ = TracePath::kNone;
 };
 

@@ -1,11 +1,11 @@
-// The other ranks as a group sees them: whether they live, and where their buffers lie here.
-// Two kinds: processes that joined through bootstrap/, and threads of this process.
+// The other ranks as a group sees them: whether they live, and where their buffers lie here. Ranks are those
+// of the group; texts name them by their rank in the world. Two kinds: processes that joined through
+// bootstrap/, and threads of this process; Host makes them. Used by one thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include <collective_ops/status.h>
@@ -36,9 +36,5 @@ class Peers {
   // Tries whether the kernel lets this process read `bytes` at an address of the peer.
   virtual bool can_read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;
 };
-
-struct HostGroup;
-std::unique_ptr<Peers> make_process_peers(HostGroup& group);
-std::unique_ptr<Peers> make_thread_peers();
 
 }  // namespace collective_ops

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <collective_ops/status.h>
@@ -28,8 +29,9 @@ inline constexpr int kMaxRanks = 1024;
 // For whoever looks at the memory from outside (communicator/status.h). Another layout of header, states
 // or lines is another version.
 inline constexpr uint64_t kGroupMagic = 0x50554f5247504f43;  // "COPGROUP"
-inline constexpr uint32_t kGroupLayoutVersion = 1;
+inline constexpr uint32_t kGroupLayoutVersion = 2;
 inline constexpr size_t kJobBytes = 512;
+inline constexpr size_t kNameBytes = 128;  // of a group, the zero at its end included
 
 // Announced in place of a call that failed before it began, so that peers in that call learn of it.
 inline constexpr uint8_t kFailedCall = 0xff;
@@ -107,6 +109,18 @@ struct alignas(2 * kCacheLine) RankState {
   std::atomic<int32_t> pid;        // 0: has not joined, or a thread of one process
 };
 
+// Beside the states, since it is seldom looked at.
+struct alignas(kCacheLine) RankNote {
+  static constexpr size_t kWords = 62;
+  std::atomic<uint32_t> joined;     // 1: has mapped this memory; the world's ranks join by other means
+  std::atomic<int32_t> world_rank;  // of groups: written by their first rank
+  std::atomic<uint32_t> version;    // of the text; odd while it is written
+  // In the world's memory: in which other groups this rank waits at length, for the others' errors. Ends
+  // with a zero byte.
+  std::atomic<uint64_t> text[kWords];
+};
+static_assert(sizeof(RankNote) == 512);
+
 // Why the group is broken. The first rank to fail writes it; nobody clears it.
 struct FailureRecord {
   std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 complete
@@ -119,16 +133,20 @@ struct GroupHeader {
   uint32_t layout_version;
   uint32_t world_size;
   std::atomic<uint32_t> ranks_out;  // ranks that have left; the last one merges the trace
+  std::atomic<uint32_t> group_id;   // 0: the world
   char job[kJobBytes];              // ends with a zero byte; longer texts are cut
+  char name[kNameBytes];            // of the group, likewise; "" of the world
   alignas(kCacheLine) FailureRecord failure;
 };
+
+class MessageMemory;
 
 // A view of the shared bytes; owns nothing. Zeroed bytes are a valid, unused group.
 class GroupMemory {
  public:
   static size_t bytes_needed(int world_size);
 
-  // Bytes from the front that hold header, states and lines: what an observer reads.
+  // Bytes from the front that hold header, states, notes and lines: what an observer reads.
   static size_t bytes_observed(int world_size);
 
   GroupMemory() = default;
@@ -137,6 +155,7 @@ class GroupMemory {
   int world_size() const { return world_size_; }
   GroupHeader& header() const { return *reinterpret_cast<GroupHeader*>(base_); }
   RankState& state(int rank) const { return states_[rank]; }
+  RankNote& note(int rank) const { return notes_[rank]; }
   Line& line(int rank, uint64_t sequence) const {
     return lines_[rank * kEagerDepth + sequence % kEagerDepth];
   }
@@ -146,9 +165,18 @@ class GroupMemory {
   std::byte* scratch(int rank) const { return scratch_ + rank * kScratchBytes; }
   std::byte* channel(int from, int to) const;  // channel_bytes(world_size) of a Channel
   static size_t channel_bytes(int world_size);
+  MessageMemory messages() const;  // message_ring.h
 
   // Says whose memory this is, for observers. Each rank once, before its first call.
   void introduce(int rank, int32_t pid, std::string_view job) const;
+
+  // Of another group than the world: its first rank, before any other sees the memory.
+  void name_group(uint32_t id, std::string_view name, std::span<const int> world_ranks) const;
+
+  // Longer texts are cut. One thread of that rank at a time.
+  void write_note(int rank, std::string_view text) const;
+  // "" where there is none, or it changes all the time.
+  std::string read_note(int rank) const;
 
   bool broken() const { return header().failure.state.load(std::memory_order_acquire) != 0; }
   // Records a failure unless one stands already; returns the one that stands.
@@ -159,10 +187,12 @@ class GroupMemory {
   std::byte* base_ = nullptr;
   int world_size_ = 0;
   RankState* states_ = nullptr;
+  RankNote* notes_ = nullptr;
   Line* lines_ = nullptr;
   std::byte* eager_ = nullptr;
   std::byte* scratch_ = nullptr;
   std::byte* channels_ = nullptr;
+  std::byte* messages_ = nullptr;
 };
 
 }  // namespace collective_ops::shm

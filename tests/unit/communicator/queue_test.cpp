@@ -1,5 +1,8 @@
 // Asynchronous calls: order, waiting, and what is still open when a rank leaves.
+#include <atomic>
 #include <chrono>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -72,6 +75,59 @@ TEST(Queue, FailureOfAStartedCallIsItsStatus) {
   const auto work = ranks[0].start(bad);
   EXPECT_EQ(work->wait().code(), ErrorCode::kUnsupportedType);
   EXPECT_EQ(work->wait().code(), ErrorCode::kUnsupportedType);
+}
+
+// Notes in which order it is told, and makes a call of its own at the end.
+class Listener final : public CallListener {
+ public:
+  Listener(Communicator& comm, std::vector<float>& data) : comm_(comm), data_(data) {}
+  void before() override { told_ += 'b'; }
+  void after(const Status& status) override {
+    told_ += status.ok() ? 'a' : 'f';
+    seen_ = data_[0];
+  }
+  void done() override {
+    float one = 1.0f;
+    if (comm_.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok() && one == 2.0f) told_ += 'd';
+    ended_.store(true, std::memory_order_release);
+  }
+  const std::string& told() const {
+    while (!ended_.load(std::memory_order_acquire)) std::this_thread::yield();
+    return told_;
+  }
+  float seen() const { return seen_; }
+
+ private:
+  Communicator& comm_;
+  std::vector<float>& data_;
+  std::string told_;
+  float seen_ = 0;
+  std::atomic<bool> ended_{false};
+};
+
+TEST(Queue, ListenersAreToldByTheThreadThatRunsTheCall) {
+  ThreadRanks ranks(2);
+  ranks.run([&](Communicator& comm) {
+    for (const bool waits : {false, true}) {
+      std::vector<float> data(100, 1.0f);
+      const auto listener = std::make_shared<Listener>(comm, data);
+      const auto work = comm.start(sum_of(data.data(), data.size()), listener);
+      if (waits) EXPECT_TRUE(work->wait().ok());
+      EXPECT_EQ(listener->told(), "bad");
+      EXPECT_EQ(listener->seen(), 2.0f);
+    }
+  });
+}
+
+TEST(Queue, AbortEndsABlockedCallEverywhere) {
+  ThreadRanks ranks(3);
+  std::vector<float> data(10, 1.0f);
+  const auto first = ranks[0].start(sum_of(data.data(), data.size()));
+  ranks[1].abort("rank 1 was told to stop");
+  const Status status = first->wait();
+  EXPECT_EQ(status.code(), ErrorCode::kGroupBroken);
+  EXPECT_NE(status.message().find("told to stop"), std::string::npos) << status.message();
+  EXPECT_EQ(ranks[2].barrier().code(), ErrorCode::kGroupBroken);
 }
 
 TEST(Queue, ManyThreadsOnOneRank) {

@@ -1,0 +1,24 @@
+// What a Communicator holds.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <collective_ops/communicator.h>
+
+#include "communicator/call_queue.h"
+#include "communicator/group.h"
+#include "communicator/host.h"
+
+namespace collective_ops {
+
+struct Communicator::Parts {
+  std::shared_ptr<Host> host;         // of this communicator and all groups made from it
+  std::shared_ptr<std::byte> memory;  // of a group; the world's is the host's
+  std::shared_ptr<CallQueue> queue;
+};
+
+// Deadline and forced paths, from the options and the environment.
+Result<GroupSettings> settings_of(const ConnectOptions& options);
+
+}  // namespace collective_ops
