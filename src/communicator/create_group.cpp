@@ -74,14 +74,16 @@ std::vector<int> missing(const shm::GroupMemory& memory) {
 }
 
 Status await_members(const shm::GroupMemory& memory, const Meeting& meeting, Host& host) {
+  if (memory.broken()) return memory.failure();  // members that came earlier have given up
   memory.introduce(meeting.rank, host.pid(), meeting.job);
   memory.note(meeting.rank).joined.store(1, std::memory_order_release);
   const int64_t yield_until = monotonic_ns() + kYieldNs;
   long nap = kFirstNapNs;
   for (;;) {
-    if (memory.broken()) return memory.failure();
+    // Before anything else: once all have come, what breaks the group is a matter of its calls.
     const std::vector<int> absent = missing(memory);
     if (absent.empty()) return {};
+    if (memory.broken()) return memory.failure();
     const int64_t now = monotonic_ns();
     if (now < yield_until) {
       sched_yield();
