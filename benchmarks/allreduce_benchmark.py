@@ -1,359 +1,266 @@
 #!/usr/bin/env python3
-"""All-reduce of this library beside PyTorch's Gloo, in one run, batch by batch in turn.
+"""Collectives of this library beside PyTorch's Gloo, Open MPI, MPICH and Intel MPI, measured in one run.
 
-    python benchmarks/allreduce_benchmark.py                      ResNet-50's 161 gradients
-    python benchmarks/allreduce_benchmark.py --sizes 1K,1M,64M --ranks 2,8
-    python benchmarks/allreduce_benchmark.py --sizes sweep --json result.json
+    python benchmarks/allreduce_benchmark.py                            ResNet-50's gradients, then all_reduce
+    python benchmarks/allreduce_benchmark.py --quick                    a first impression, half a minute
+    python benchmarks/allreduce_benchmark.py --collective all_gather --sizes 1K,1M,64M --ranks 2,8
+    python benchmarks/allreduce_benchmark.py --collective all --csv all.csv --json all.json --plot all.png
 
-All contenders reduce float32 in place with "sum", the same number of ranks and bytes each:
-    shared    our allreduce on memory of collective_ops.empty(): nothing is copied
-    private   our allreduce on ordinary tensors
-    gloo      torch.distributed.all_reduce on ordinary tensors
+Every contender does the same work with the same number of processes: a sum in place (in place as well
+wherever the collective allows it), root 0, buffers warm, results checked once on known values. Ours are
+    core direct      the C++ core on memory from allocate(): peers reach it, nothing is copied
+    core private     the C++ core on ordinary memory
+    python direct    the first, called from Python on a tensor of collective_ops.empty()
+The peers use ordinary memory, at several settings each (with and without yielding the processor, for one);
+the fastest setting counts. Get them with `make bench-peers`; whoever is missing is left out.
 
-Figures are medians over batches; `x` columns are medians of the ratios of neighbouring batches, so
-that a drift of the machine's speed cancels; `spread` is the same ratio of one contender against itself.
-The limit is the in-place kernel that reads and writes every byte once, one thread per core, without
-any synchronisation, measured in the same run while the ranks sleep.
+Contenders take turns, round by round; a waiting one sleeps. Figures are medians over rounds. Ratios are
+taken within a round, then the median: a drift of the machine's speed cancels. `spread` is what the same
+program shows against itself. The limit is the memory traffic that the collective cannot avoid, at the
+speed at which one thread per core sums in place without any synchronisation, measured in the same run.
+
+Nothing else should run meanwhile. A table of a quiet machine, and what to make of it: docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
-import statistics
-import subprocess
+import signal
 import sys
-import tempfile
 import time
-import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-SWEEP = [2**power for power in range(10, 27)] + [100 * 2**20]
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-BATCH_SECONDS = 0.03
+from harness import cases, contenders, report
+from harness.cases import Case
+from harness.figures import Row, summarise
+from harness.gradients import BYTES as GRADIENT_BYTES
+from harness.gradients import LABELS as GRADIENT_LABELS
+from harness.rank_group import GroupError
+from harness.schedule import Bench, Contender, Effort
+
+# Below this the limit is a matter of synchronisation, not of memory.
+LIMIT_FROM = 2**20
+PEER_NAMES = tuple(product.folder for product in contenders.PRODUCTS)
 
 
-def parse_size(text: str) -> int:
-    number = text.strip().upper().removesuffix("IB").removesuffix("B")
-    unit = number[-1] if number and number[-1] in UNITS else ""
-    try:
-        size = int(float(number.removesuffix(unit)) * UNITS[unit])
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4096, 64K or 1M") from None
-    if size < 4:
-        raise argparse.ArgumentTypeError(f"{text!r}: the smallest size is 4 bytes, one float32")
-    return size - size % 4
+def parse_peers(text: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(text.split(","))
+    for name in names:
+        if name not in PEER_NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PEER_NAMES)}, none")
+    return names
 
 
-def parse_sizes(text: str) -> list[int]:
-    return list(SWEEP) if text == "sweep" else [parse_size(item) for item in text.split(",")]
-
-
-def parse_ranks(text: str) -> list[int]:
-    ranks = [int(item) for item in text.split(",")]
-    if any(count < 1 for count in ranks):
-        raise argparse.ArgumentTypeError("numbers of ranks start at 1")
-    return ranks
-
-
-def show_size(size: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor and size % factor == 0:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
-
-
-# ---------------------------------------------------------------- in each rank
-
-
-class Contender:
-    """One way to all-reduce the tensors of a case; `run` does it once."""
-
-    def __init__(self, name: str, run: Any) -> None:
-        self.name, self.run = name, run
-        self.seconds: list[float] = []
-        self.iterations = 1
-
-
-def timed(contender: Contender, reduce_max: Any, barrier: Any) -> float:
-    """Seconds per call of one batch, of the slowest rank."""
-    barrier()
-    begin = time.perf_counter()
-    for _ in range(contender.iterations):
-        contender.run()
-    return reduce_max((time.perf_counter() - begin) / contender.iterations)
-
-
-def size_contenders(size: int, torch: Any, ops: Any, dist: Any) -> list[Contender]:
-    shared = ops.empty((size // 4,), "float32")
-    private, other = torch.zeros(size // 4), torch.zeros(size // 4)
-    shared.zero_()
-    return [
-        Contender("shared", lambda: ops.allreduce(shared)),
-        Contender("private", lambda: ops.allreduce(private)),
-        Contender("gloo", lambda: dist.all_reduce(other)),
-    ]
-
-
-def gradient_contenders(torch: Any, ops: Any, dist: Any) -> list[Contender]:
-    """ResNet-50's gradients, one call each; and in buckets of 25 MB."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-    from resnet import resnet50
-
-    parameters = [p.detach() for p in resnet50(num_classes=1000).parameters()]
-    sizes = [p.numel() for p in parameters]
-
-    def place(make: Any) -> list[Any]:
-        tensors = [make(count) for count in sizes]
-        for tensor in tensors:
-            tensor.zero_()
-        return tensors
-
-    shared = place(lambda count: ops.empty((count,), "float32"))
-    private, other, buckets = place(torch.zeros), place(torch.zeros), place(torch.zeros)
-    whole = torch.zeros(sum(sizes))
-    limit = 25 * 2**20 // 4
-    pieces = [whole[i : i + limit] for i in range(0, whole.numel(), limit)]
-
-    def each(reduce: Any, tensors: list[Any]) -> Any:
-        def run() -> None:
-            for tensor in tensors:
-                reduce(tensor)
-
-        return run
-
-    bucket = ops.GradientBucket(bucket_size_mb=25, reduce_op="sum")
-
-    def bucketed() -> None:
-        for tensor in buckets:
-            bucket.add(tensor)
-        bucket.allreduce()
-        bucket.clear()
-
-    def gloo_buckets() -> None:
-        at = 0
-        for tensor in other:
-            whole[at : at + tensor.numel()] = tensor
-            at += tensor.numel()
-        each(dist.all_reduce, pieces)()
-        at = 0
-        for tensor in other:
-            tensor.copy_(whole[at : at + tensor.numel()])
-            at += tensor.numel()
-
-    return [
-        Contender("shared", each(ops.allreduce, shared)),
-        Contender("private", each(ops.allreduce, private)),
-        Contender("buckets", bucketed),
-        Contender("gloo", each(dist.all_reduce, other)),
-        Contender("gloo buckets", gloo_buckets),
-    ]
-
-
-def measure(contenders: list[Contender], repeats: int, ops: Any, torch: Any) -> None:
-    scalar = torch.zeros(1, dtype=torch.float64)
-
-    def reduce_max(value: float) -> float:
-        scalar[0] = value
-        ops.allreduce(scalar, op="max")
-        return float(scalar[0])
-
-    for contender in contenders:
-        for _ in range(3):
-            once = timed(contender, reduce_max, ops.barrier)
-        contender.iterations = max(3, min(20000, int(BATCH_SECONDS / once)))
-    for _ in range(repeats):
-        for contender in contenders:
-            contender.seconds.append(timed(contender, reduce_max, ops.barrier))
-
-
-def rank_main(plan: dict[str, Any]) -> None:
-    import collective_ops as ops
-    import torch
-    import torch.distributed as dist
-
-    rank, ranks = int(os.environ["RANK"]), plan["ranks"]
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{plan['store']}", rank=rank, world_size=ranks)
-    ops.init_hccl(rank=rank, world_size=ranks, device_id=rank)
-    cores = len(os.sched_getaffinity(0))
-    for case in plan["cases"]:
-        if case == "resnet50":
-            contenders = gradient_contenders(torch, ops, dist)
-            size = 4 * 25_557_032
-        else:
-            contenders = size_contenders(case, torch, ops, dist)
-            size = case
-        ops.barrier()
-        limits = []
-        if rank == 0 and size >= 2**20:
-            limits.append(ops._core.inplace_reduce_seconds(ranks, size, cores))
-        measure(contenders, plan["repeats"], ops, torch)
-        if rank == 0 and size >= 2**20:
-            limits.append(ops._core.inplace_reduce_seconds(ranks, size, cores))
-        ops.barrier()
-        if rank == 0:
-            row = {
-                "case": case,
-                "bytes": size,
-                "ranks": ranks,
-                "limit_seconds": min(limits) if limits else None,
-                "seconds": {c.name: c.seconds for c in contenders},
-            }
-            print("ROW " + json.dumps(row), flush=True)
-        del contenders
-    dist.barrier()
-    dist.destroy_process_group()
-    ops.finalize()
-
-
-# ---------------------------------------------------------------- in the parent
-
-
-def run_ranks(ranks: int, cases: list[Any], repeats: int) -> list[dict[str, Any]]:
-    """Starts `ranks` processes, shows rank 0's rows as they come, returns them."""
-    with tempfile.TemporaryDirectory() as scratch:
-        plan = {"ranks": ranks, "cases": cases, "repeats": repeats, "store": f"{scratch}/store"}
-        job = f"benchmark-{uuid.uuid4()}"
-        processes: list[subprocess.Popen[str]] = []
-        for rank in range(ranks):
-            env = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "OMP_NUM_THREADS": "1",
-                "COLLECTIVE_OPS_JOB_ID": job,
-            }
-            command = [sys.executable, os.path.abspath(__file__), "--as-rank", json.dumps(plan)]
-            stdout = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
-            processes.append(subprocess.Popen(command, env=env, stdout=stdout, text=True))
-        rows = []
-        try:
-            for line in processes[0].stdout:
-                if line.startswith("ROW "):
-                    rows.append(json.loads(line[4:]))
-                    print_row(rows[-1])
-            if any(process.wait() != 0 for process in processes):
-                raise SystemExit(f"a rank of the {ranks}-rank run failed; its error stands above")
-        finally:
-            for process in processes:
-                process.kill()
-        return rows
-
-
-def ratio(row: dict[str, Any], slower: str, faster: str) -> float:
-    """How many times faster `faster` is: the median over neighbouring batches."""
-    pairs = zip(row["seconds"][slower], row["seconds"][faster], strict=True)
-    return statistics.median(a / b for a, b in pairs)
-
-
-def spread(row: dict[str, Any], name: str) -> float:
-    """Of one contender against itself: half of its batches lie within this factor of the median."""
-    seconds = row["seconds"][name]
-    middle = statistics.median(seconds)
-    return statistics.median(max(value / middle, middle / value) for value in seconds)
-
-
-def print_row(row: dict[str, Any]) -> None:
-    median = {name: statistics.median(values) for name, values in row["seconds"].items()}
-    if row["case"] == "resnet50":
-        print(f"\nResNet-50, 161 gradients, {row['bytes'] / 1e6:.1f} MB, {row['ranks']} ranks")
-        print(f"  {'library':<34}{'latency ms':>12}{'GB/s':>9}{'x gloo':>9}")
-        labels = {
-            "shared": "collective_ops, shared memory",
-            "private": "collective_ops, private memory",
-            "buckets": "collective_ops, GradientBucket 25 MB",
-            "gloo": "gloo",
-            "gloo buckets": "gloo, 25 MB buckets copied by hand",
-        }
-        for name, seconds in median.items():
-            print(
-                f"  {labels[name]:<34}{seconds * 1e3:>12.2f}{row['bytes'] / seconds / 1e9:>9.2f}"
-                f"{ratio(row, 'gloo', name):>9.1f}"
-            )
-        return
-    limit = row["limit_seconds"]
-    share = f"{limit / median['shared']:>8.0%}{limit / median['private']:>9.0%}" if limit else f"{'':>17}"
-    columns = "".join(f"{median[name] * 1e6:>12.1f}" for name in ("shared", "private", "gloo"))
-    print(
-        f"{row['ranks']:>5}{show_size(row['bytes']):>10}{columns}{ratio(row, 'gloo', 'shared'):>9.1f}"
-        f"{ratio(row, 'gloo', 'private'):>9.1f}{share}{spread(row, 'shared'):>8.2f}",
-        flush=True,
-    )
-
-
-def print_header() -> None:
-    print(f"{'':>15}{'microseconds per call, median':^36}{'x gloo':^18}{'of the limit':^17}")
-    print(
-        f"{'ranks':>5}{'size':>10}{'shared':>12}{'private':>12}{'gloo':>12}{'shared':>9}{'private':>9}"
-        f"{'shared':>8}{'private':>9}{'spread':>8}"
-    )
-
-
-def summarise(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
-    summary: dict[str, Any] = {}
-    for ranks in sorted({row["ranks"] for row in rows}):
-        sized = [row for row in rows if row["ranks"] == ranks and row["case"] != "resnet50"]
-        swept = [row for row in sized if 2**10 <= row["bytes"] <= 2**26]
-        for name in ("shared", "private"):
-            if len(swept) > 1:
-                logs = [math.log(ratio(row, "gloo", name)) for row in swept]
-                summary[f"times faster than gloo, {name}, {ranks} ranks"] = math.exp(statistics.mean(logs))
-    first = min((row["ranks"] for row in rows), default=0)
-    for row in rows:
-        base = next(r for r in rows if r["case"] == row["case"] and r["ranks"] == first)
-        if row["ranks"] == first or first < 2:
-            continue
-        efficiency = statistics.median(base["seconds"]["shared"]) / statistics.median(
-            row["seconds"]["shared"]
-        )
-        mark = f", oversubscribed: {row['ranks']} ranks on {cores} cores" if row["ranks"] > cores else ""
-        what = "resnet50" if row["case"] == "resnet50" else show_size(row["bytes"])
-        if what == "resnet50" or row["bytes"] == max(r["bytes"] for r in rows):
-            summary[f"weak scaling {first} -> {row['ranks']} ranks, shared, {what}{mark}"] = efficiency
-    return summary
-
-
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
+        "--collective",
+        type=cases.parse_collectives,
+        metavar="NAME",
+        help=f"{', '.join(cases.COLLECTIVES)}; several with commas, or `all` (default all_reduce)",
+    )
+    add(
         "--sizes",
-        type=parse_sizes,
-        default=None,
-        help="bytes, as 4096,64K,1M; or `sweep` for 1 KiB to 64 MiB and 100 MiB",
+        type=cases.parse_sizes,
+        help="bytes, as 4096,64K,1M: of the vector, or of all ranks' parts together (all_gather, "
+        "reduce_scatter, gather, scatter, all_to_all); `sweep`, the default: 8 B to 256 MiB",
     )
-    parser.add_argument(
-        "--ranks", type=parse_ranks, default=[2, 8], help="numbers of ranks, as 2,8 (default)"
+    add("--ranks", type=cases.parse_ranks, help="numbers of ranks, as 2,4,8 (default)")
+    add("--dtype", choices=cases.ITEM_BYTES, default="float32", help="element type (default float32)")
+    add("--rounds", type=int, help="turns of each contender and size (default 7)")
+    add("--quick", action="store_true", help="2 ranks, few sizes, 3 rounds, unless told otherwise")
+    add("--gradients", action="store_true", help="ResNet-50's gradients alone: calls, buckets, Gloo")
+    add(
+        "--peers",
+        type=parse_peers,
+        default=PEER_NAMES,
+        metavar="NAMES",
+        help=f"which of {','.join(PEER_NAMES)} (default all), or none",
     )
-    parser.add_argument("--repeats", type=int, default=11, help="batches of each contender (default 11)")
-    parser.add_argument("--json", metavar="FILE", help="also write every batch's time, as JSON")
-    parser.add_argument("--as-rank", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.as_rank:
-        rank_main(json.loads(options.as_rank))
-        return
-    cores = len(os.sched_getaffinity(0))
-    print(f"{cores} cores; load before the run {os.getloadavg()[0]:.1f} (a busy machine spoils the figures)")
-    cases: list[Any] = options.sizes or ["resnet50"]
-    if options.sizes:
-        print_header()
-    rows = []
+    add(
+        "--core",
+        type=Path,
+        default=contenders.CORE,
+        metavar="FILE",
+        help="another build's collective_benchmark",
+    )
+    add("--csv", metavar="FILE", help="a line for each size and contender")
+    add("--json", metavar="FILE", help="every round's time, with the machine and the summary")
+    add("--plot", metavar="FILE", help="a picture (PNG, SVG or PDF) of time by size; needs matplotlib")
+    return parser
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.gradients and options.collective:
+        parser.error("--gradients is a case of its own; leave out --collective or --gradients")
+    # Without a choice: what a user of the Python package gets first, then the sweep.
+    chosen = bool(options.collective or options.sizes or options.quick)
+    options.sweep = chosen or not options.gradients
+    options.gradients = options.gradients or not chosen
+    options.collective = options.collective or ("all_reduce",)
+    options.sizes = options.sizes or (cases.QUICK if options.quick else cases.SWEEP)
+    options.ranks = options.ranks or ((2,) if options.quick else (2, 4, 8))
+    options.rounds = options.rounds or (3 if options.quick else 7)
+    if options.rounds < 1:
+        parser.error("--rounds starts at 1")
+    return options
+
+
+class Progress:
+    """One line on standard error: overwritten on a terminal, silent elsewhere but for messages."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if self.terminal:
+            seconds = time.monotonic() - self.begin
+            print(f"\r\033[K{seconds:5.0f} s  {text}", end="", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        self.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self.terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 2**30
+
+
+def limit_seconds(case: Case, cores: int) -> float | None:
+    """The least time of `case` on this machine; None where it is too small to be a matter of memory."""
+    from collective_ops import _core
+
+    if case.bytes < LIMIT_FROM or case.least_traffic() == 0:
+        return None
+    seconds = _core.inplace_reduce_seconds(case.ranks, case.bytes, cores)
+    return seconds * case.least_traffic() / (2 * case.ranks * case.bytes) or None
+
+
+def run(options: argparse.Namespace, cores: int, progress: Progress) -> tuple[list[Row], list[Row]]:
+    """The rows of the sweep, and of the gradients; tables go to standard output as they come."""
+    rows: list[Row] = []
+    gradients: list[Row] = []
+    effort = Effort(options.rounds, 0.01 if options.quick else 0.03)
     for ranks in options.ranks:
-        rows += run_ranks(ranks, cases, options.repeats)
+        with ExitStack() as stack:
+            progress.show(f"starting {ranks} ranks of each contender")
+            ours = contenders.ours(stack, ranks, options.core)
+            others: list[Contender] = []
+            if options.sweep:
+                others = contenders.peers(stack, ranks, options.dtype, options.peers, progress.say)
+                options.peers = tuple(name for name in options.peers if _present(name))
+
+            def bench(measured: list[Contender], limit: Callable[[Case], float | None]) -> Bench:
+                return Bench(measured, effort, available_bytes(), limit, progress.say)
+
+            if options.gradients:
+                progress.show(f"{ranks} ranks: ResNet-50's gradients")
+                python = ours[-1].group
+                ways = [Contender(way, python, way) for way in GRADIENT_LABELS]
+                case = Case("resnet50", "float32", ranks, GRADIENT_BYTES)
+                row = bench(ways, lambda case: None).measure(case)
+                progress.clear()
+                print(report.gradient_table(row), flush=True)
+                gradients.append(row)
+            if options.sweep:
+                measured = bench(ours + others, lambda case: limit_seconds(case, cores))
+                for collective in options.collective:
+                    rows += sweep(measured, collective, ranks, options, cores, progress)
+    return rows, gradients
+
+
+def _present(folder: str) -> bool:
+    """So that a missing peer is mentioned once."""
+    return next(product.program().exists() for product in contenders.PRODUCTS if product.folder == folder)
+
+
+def sweep(
+    bench: Bench, collective: str, ranks: int, options: argparse.Namespace, cores: int, progress: Progress
+) -> list[Row]:
+    rows: list[Row] = []
+    for case in cases.make_cases(collective, options.dtype, ranks, options.sizes):
+        progress.show(f"{collective}, {ranks} ranks, {cases.show_size(case.bytes)}")
+        row = bench.measure(case)
+        progress.clear()
+        if not rows:
+            print(f"{report.title(row, cores)}\n{report.HEADER}")
+        print(report.line(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def machine(cores: int, load: float) -> dict[str, Any]:
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    return {"cores": cores, "processor": model, "load_before": load, "load_after": os.getloadavg()[0]}
+
+
+def main() -> int:
+    options = parse()
+    from collective_ops import _core
+
+    # Ends like Ctrl-C, so that the ranks are ended too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    cores, load = max(1, int(_core.usable_cores())), os.getloadavg()[0]
+    print(f"{cores} cores; load before the run {load:.1f} (a busy machine spoils the figures)")
+    if options.sweep:
+        print(report.LEGEND)
+    progress = Progress()
+    try:
+        rows, gradients = run(options, cores, progress)
+    except GroupError as error:
+        progress.say(f"allreduce_benchmark: {error}")
+        return 1
+    except KeyboardInterrupt:
+        progress.say("interrupted; every rank was ended")
+        return 130
+    summary = summarise(rows, cores) + gradient_scaling(gradients, cores)
     print()
-    summary = summarise(rows, cores)
-    for name, value in summary.items():
+    for name, value in summary:
         print(f"{name}: {value:.2f}")
+    if options.csv:
+        report.write_csv(options.csv, rows)
     if options.json:
-        temporary = Path(f"{options.json}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"cores": cores, "rows": rows, "summary": summary}, indent=1))
-        temporary.rename(options.json)
+        every = [row.as_json() for row in rows + gradients]
+        report.write_json(
+            options.json, {"machine": machine(cores, load), "rows": every, "summary": dict(summary)}
+        )
+    if options.plot and rows:
+        report.draw(options.plot, rows)
+    return 0
+
+
+def gradient_scaling(rows: list[Row], cores: int) -> list[tuple[str, float]]:
+    times = {row.case.ranks: row.median("shared") for row in rows}
+    first = min(times, default=0)
+    scaling = []
+    for ranks, seconds in times.items():
+        if ranks != first and seconds and times[first]:
+            mark = f" (oversubscribed: {ranks} ranks on {cores} cores)" if ranks > cores else ""
+            name = f"ResNet-50's gradients: weak-scaling efficiency, {first} to {ranks} ranks{mark}"
+            scaling.append((name, times[first] / seconds))
+    return scaling
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

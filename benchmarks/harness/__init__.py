@@ -1,0 +1,1 @@
+"""What the benchmarks share: groups of ranks that take orders, peers, statistics, tables, plots."""
