@@ -252,6 +252,7 @@ class Group {
     }();
     communicator_ = take(std::move(connected));
   }
+  explicit Group(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
   ~Group() {
     try {
       close();
@@ -343,8 +344,27 @@ class Group {
   }
   void refuse_call() { refuse(*open()); }
 
+  // Of members alone; `ranks` are ranks of this group.
+  std::unique_ptr<Group> create_group(const std::vector<int>& ranks, std::string name, py::handle timeout,
+                                      py::handle connect_timeout) {
+    const GroupOptions options{std::move(name), milliseconds_from(connect_timeout, "connect_timeout"),
+                               milliseconds_from(timeout)};
+    const std::shared_ptr<Communicator> communicator = open();
+    auto created = [&] {
+      const Wait released;
+      return communicator->create_group(ranks, options);
+    }();
+    return std::make_unique<Group>(take(std::move(created)));
+  }
+  void abort(const std::string& reason) { open()->abort(reason); }
+
   int rank() { return open()->rank(); }
   int world_size() { return open()->world_size(); }
+  std::vector<int> ranks() {
+    const std::shared_ptr<Communicator> communicator = open();
+    return {communicator->ranks().begin(), communicator->ranks().end()};
+  }
+  std::string name() { return open()->name(); }
   py::dict counters() {
     const Counters counters = open()->counters();
     py::dict result;
@@ -451,10 +471,15 @@ void bind_communicator(py::module_& module) {
       .def("agree", &Group::agree)
       .def("barrier", &Group::barrier)
       .def("refuse_call", &Group::refuse_call)
+      .def("create_group", &Group::create_group, py::arg("ranks"), py::arg("name") = "",
+           py::arg("timeout") = py::none(), py::arg("connect_timeout") = py::none())
+      .def("abort", &Group::abort)
       .def("close", &Group::close)
       .def("counters", &Group::counters)
       .def_property_readonly("rank", &Group::rank)
-      .def_property_readonly("world_size", &Group::world_size);
+      .def_property_readonly("world_size", &Group::world_size)
+      .def_property_readonly("ranks", &Group::ranks)
+      .def_property_readonly("name", &Group::name);
 }
 
 }  // namespace collective_ops::python

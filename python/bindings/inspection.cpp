@@ -36,6 +36,7 @@ py::dict group_status(const py::bytes& memory) {
   for (const RankStatus& rank : status.ranks) {
     py::dict entry;
     entry["rank"] = rank.rank;
+    entry["world_rank"] = rank.world_rank;
     entry["pid"] = rank.pid;
     entry["activity"] = std::string(name_of(rank.activity));
     entry["issued"] = rank.issued;
@@ -47,6 +48,8 @@ py::dict group_status(const py::bytes& memory) {
   }
   py::dict result;
   result["job"] = text_from(status.job);
+  result["is_world"] = status.id == 0;
+  result["name"] = text_from(status.name);
   result["ranks"] = ranks;
   result["failure_code"] = status.failure.ok() ? "" : std::string(name_of(status.failure.code()));
   result["failure"] = text_from(status.failure.message());

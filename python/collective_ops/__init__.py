@@ -69,6 +69,7 @@ from .errors import (  # noqa: E402
     UnsupportedTypeError,
     VersionMismatchError,
 )
+from .groups import Group, new_group  # noqa: E402
 
 __all__ = [
     "BucketStats",
@@ -76,6 +77,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "DuplicateRankError",
     "GradientBucket",
+    "Group",
     "GroupBrokenError",
     "InternalError",
     "InterruptedCallError",
@@ -105,6 +107,7 @@ __all__ = [
     "init_hccl",
     "is_initialized",
     "kernel_target",
+    "new_group",
     "rank",
     "reduce",
     "reduce_ops",

@@ -1,6 +1,6 @@
 """The functions of the package: thin calls of the C++ core with the arrays as they come.
 
-One process is one rank of one group, which this module holds.
+One process is one rank of the group of all ranks, which this module holds; groups.py makes others.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import functools
 import operator
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
 from ._waiting import waiting_line
 from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from .groups import Group
 
 Array = Any  # a tensor, a numpy array, or anything with DLPack or the buffer protocol
 Seconds = Any  # a number or a datetime.timedelta
@@ -28,6 +32,7 @@ _group: _core.Communicator | None = None
 _arguments: tuple[Any, ...] = ()
 _device_id = 0
 _forked = False
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()  # besides the one of all ranks
 
 
 class Work:
@@ -94,11 +99,15 @@ def init_hccl(
 
 
 def finalize() -> None:
-    """Leaves the group, after what was started is done. Optional: leaving the process does it too."""
+    """Leaves all groups, after what was started is done. Optional: leaving the process does it too."""
     global _group
-    group, _group = _group, None
-    if group is not None:
-        group.close()
+    world, _group = _group, None
+    try:
+        for group in list(_groups):
+            group.close()
+    finally:
+        if world is not None:
+            world.close()
 
 
 def is_initialized() -> bool:
@@ -107,33 +116,43 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """This process's rank, from 0."""
-    return group("rank").rank
+    return communicator("rank").rank
 
 
 def world_size() -> int:
     """The number of ranks."""
-    return group("world_size").world_size
+    return communicator("world_size").world_size
 
 
-def counters() -> dict[str, int]:
-    """What this rank has done since it joined: calls, bytes (payload); by the path taken inline_calls,
-    staged_calls, direct_calls (where all buffers are shared) and read_calls; copied_bytes (into and out of
-    staging memory)."""
-    return group("counters").counters()
+def counters(group: Group | None = None) -> dict[str, int]:
+    """What this rank has done in the group, by default that of all ranks, since it joined: calls, bytes
+    (payload); by the path taken inline_calls, staged_calls, direct_calls (where all buffers are shared) and
+    read_calls; copied_bytes (into and out of staging memory)."""
+    return communicator("counters", group).counters()
 
 
-def allreduce(tensor: Array, op: str = "sum", async_op: bool = False, timeout: Seconds | None = None) -> Any:
+def allreduce(
+    tensor: Array,
+    op: str = "sum",
+    async_op: bool = False,
+    timeout: Seconds | None = None,
+    *,
+    group: Group | None = None,
+) -> Any:
     """Replaces `tensor`, on every rank, by the reduction of all ranks' tensors; returns it.
 
     Args:
         tensor: of equal element type and count on all ranks; any strides, 0-dim and empty too.
         op: sum, avg (or mean), prod, min, max, band, bor, bxor; or torch.distributed.ReduceOp's constants.
         async_op: return a Work at once; `tensor` holds the result after its wait().
-        timeout: seconds to wait for the other ranks; 0: for ever; default: that of init_hccl.
+        timeout: seconds to wait for the other ranks; 0: for ever; default: that of init_hccl or new_group.
+        group: default: all ranks. Here as in all calls "all ranks" are those of the group, and a rank is its
+            place in the group's list.
 
     Sums are rank 0 + 1 + ... in float32 or wider, rounded once: the same bits on all ranks.
     """
-    work = (_group or group("allreduce")).all_reduce(tensor, op, timeout, async_op)
+    comm = _group if group is None and _group is not None else communicator("allreduce", group)
+    work = comm.all_reduce(tensor, op, timeout, async_op)
     return Work(work, tensor) if async_op else tensor
 
 
@@ -142,7 +161,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def counted(function: Function) -> Function:
     """What a collective raises before it has called the core is a call all the same: peers that made it learn
-    of it at once, and ranks that fail alike stay in step. (The binding does so for its own errors.)"""
+    of it at once, and ranks that fail alike stay in step. (The binding does so for its own errors.)
+
+    Of a function with the keyword `group`, or of a method of an object that has one."""
 
     @functools.wraps(function)
     def checked(*arguments: Any, **keywords: Any) -> Any:
@@ -150,8 +171,12 @@ def counted(function: Function) -> Function:
         try:
             return function(*arguments, **keywords)
         except Exception:
-            if _group is not None and _core.calls_begun() == before:
-                _group.refuse_call()
+            if _core.calls_begun() == before:
+                owner = arguments[0] if arguments else None
+                group = keywords["group"] if "group" in keywords else getattr(owner, "group", None)
+                comm = _group if group is None else getattr(group, "_communicator", None)
+                if comm is not None:
+                    comm.refuse_call()
             raise
 
     return checked
@@ -165,16 +190,21 @@ def broadcast(
     timeout: Seconds | None = None,
     *,
     src: int | None = None,
+    group: Group | None = None,
 ) -> Any:
     """Copies rank `root`'s tensor into the other ranks' (of equal type and count); returns `tensor`.
 
-    `src` is PyTorch's name for `root`; default 0. The others as in `allreduce`.
+    `root` is a rank of the group, default 0; `src`, as PyTorch names it, one of the world, which is the same
+    where no group is given. The others as in `allreduce`.
     """
+    comm = communicator("broadcast", group)
+    if src is not None:
+        src = _rank_of("broadcast", src, group)
     if root is None:
         root = 0 if src is None else src
     elif src is not None and src != root:
         raise InvalidArgumentError(f"broadcast: root={root} and src={src} name the same thing; give one")
-    work = (_group or group("broadcast")).broadcast(tensor, root, timeout, async_op)
+    work = comm.broadcast(tensor, root, timeout, async_op)
     return Work(work, tensor) if async_op else tensor
 
 
@@ -184,6 +214,8 @@ def allgather(
     out: Array | Sequence[Array] | None = None,
     async_op: bool = False,
     timeout: Seconds | None = None,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """Collects all ranks' tensors, rank by rank, on every rank.
 
@@ -195,7 +227,7 @@ def allgather(
 
     PyTorch's order, `allgather(list_of_arrays, tensor)`, is understood too. Returns `out`.
     """
-    comm = group("allgather")
+    comm = communicator("allgather", group)
     if isinstance(tensor, list | tuple):
         tensor, out = out, tensor
     if not isinstance(out, list | tuple):
@@ -239,6 +271,7 @@ def reducescatter(
     timeout: Seconds | None = None,
     *,
     counts: Sequence[int] | None = None,
+    group: Group | None = None,
 ) -> Any:
     """Reduces all ranks' tensors, and gives rank r the r-th part of the result.
 
@@ -250,7 +283,7 @@ def reducescatter(
 
     Returns `out`.
     """
-    comm = group("reducescatter")
+    comm = communicator("reducescatter", group)
     if counts is not None:
         if out is None:
             raise InvalidArgumentError("reducescatter: counts need out, an array for this rank's part")
@@ -270,9 +303,11 @@ def reducescatter(
     return Work(work, out) if async_op else out
 
 
-def barrier(async_op: bool = False, timeout: Seconds | None = None) -> Work | None:
+def barrier(
+    async_op: bool = False, timeout: Seconds | None = None, *, group: Group | None = None
+) -> Work | None:
     """Returns when all ranks have called it."""
-    work = group("barrier").barrier(timeout, async_op)
+    work = communicator("barrier", group).barrier(timeout, async_op)
     return Work(work, None) if async_op else None
 
 
@@ -313,8 +348,18 @@ def device() -> Any:
     return torch.device("cpu")
 
 
-def group(caller: str) -> _core.Communicator:
-    """The group of this process; NotInitializedError, in the name of `caller`, where there is none."""
+def communicator(caller: str, group: Group | None = None) -> _core.Communicator:
+    """Of the group, or of all ranks; NotInitializedError, in the name of `caller`, where there is none."""
+    if group is not None:
+        try:
+            comm = group._communicator
+        except AttributeError:
+            raise InvalidArgumentError(
+                f"{caller}: group={group!r} is a {type(group).__name__}; give what new_group() has returned"
+            ) from None
+        if comm is None:
+            raise NotInitializedError(f"{caller}: {group!r} was closed; make another one by new_group()")
+        return comm
     if _group is not None:
         return _group
     if _forked:
@@ -323,6 +368,18 @@ def group(caller: str) -> _core.Communicator:
             "with spawn, or call init_hccl here with a rank and a job_id of their own"
         )
     raise NotInitializedError(f"{caller}: there is no group yet; call init_hccl() first, in every process")
+
+
+def _rank_of(caller: str, world_rank: int, group: Group | None) -> int:
+    """The rank in the group."""
+    if group is None:
+        return world_rank
+    if world_rank not in group.ranks:
+        raise InvalidArgumentError(
+            f"{caller}: src={world_rank} is none of the ranks {group.ranks} of the world that {group!r} has; "
+            f"root= takes a rank of the group, 0 to {group.size - 1}"
+        )
+    return group.ranks.index(world_rank)
 
 
 def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._api import Array, Seconds, Work, _new_like, _shape, counted, group
+from ._api import Array, Seconds, Work, _new_like, _shape, communicator, counted
 from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .groups import Group
 
 
 @counted
 def reduce(
-    tensor: Array, root: int = 0, op: str = "sum", async_op: bool = False, timeout: Seconds | None = None
+    tensor: Array,
+    root: int = 0,
+    op: str = "sum",
+    async_op: bool = False,
+    timeout: Seconds | None = None,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """Replaces `tensor` on rank `root` by the reduction of all ranks' tensors; the others keep theirs.
 
     Arguments as in `allreduce`, whose result on `root` this is. Returns `tensor`.
     """
-    comm = group("reduce")
+    comm = communicator("reduce", group)
     out = tensor if comm.rank == root else None
     work = comm.exchange("reduce", tensor, out, op, root, [], [], timeout, async_op)
     return Work(work, tensor) if async_op else tensor
@@ -34,6 +43,7 @@ def gather(
     timeout: Seconds | None = None,
     *,
     uneven: bool = False,
+    group: Group | None = None,
 ) -> Any:
     """Collects all ranks' tensors, rank by rank, on rank `root`.
 
@@ -46,7 +56,7 @@ def gather(
 
     Returns `out` on the root, None on the others.
     """
-    comm = group("gather")
+    comm = communicator("gather", group)
     if comm.rank != root:
         work = comm.exchange(_kind("gather", uneven), tensor, None, "sum", root, [], [], timeout, async_op)
         return Work(work, None) if async_op else None
@@ -77,6 +87,7 @@ def scatter(
     timeout: Seconds | None = None,
     *,
     uneven: bool = False,
+    group: Group | None = None,
 ) -> Any:
     """Gives each rank its part of what rank `root` has; returns `out`.
 
@@ -86,7 +97,7 @@ def scatter(
             world_size arrays.
         uneven: on all ranks alike: the parts differ in count, and the root gives a list.
     """
-    comm = group("scatter")
+    comm = communicator("scatter", group)
     kind, counts = _kind("scatter", uneven), []
     if comm.rank != root:
         tensor = None
@@ -108,6 +119,8 @@ def alltoall(
     in_splits: Sequence[int] | None = None,
     async_op: bool = False,
     timeout: Seconds | None = None,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """Sends part r of `tensor` to rank r, and puts what came from rank r into part r of `out`; returns `out`.
 
@@ -118,7 +131,7 @@ def alltoall(
             parts. Give them on all ranks or on none. What a rank sends to another is what that one expects
             from it; else all ranks get MismatchError, which names both and their bytes.
     """
-    comm = group("alltoall")
+    comm = communicator("alltoall", group)
     lists = isinstance(out, list | tuple), isinstance(tensor, list | tuple)
     if all(lists):
         if out_splits is not None or in_splits is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _api, _core
 from .errors import InvalidArgumentError, MismatchError
 from .placement import Placement, warn_if_ddp_reduces
+
+if TYPE_CHECKING:
+    from .groups import Group
 
 # A bucket's first memory; it doubles up to the bucket's size, so that a small model takes little.
 _FIRST_BYTES = 1 << 20
@@ -70,6 +73,7 @@ class GradientBucket:
         bucket_size_mb: in 2**20 bytes.
         reduce_op: as in `allreduce`.
         parameters: torch parameters; those that require no gradient are left out.
+        group: whose ranks reduce; default: all ranks.
     """
 
     def __init__(
@@ -77,7 +81,10 @@ class GradientBucket:
         bucket_size_mb: float = 25,
         reduce_op: str = "sum",
         parameters: Iterable[Any] | None = None,
+        *,
+        group: Group | None = None,
     ) -> None:
+        self.group = group
         self._bucket_bytes = _bytes_of(bucket_size_mb)
         self._op = _core.reduce_op_name(reduce_op)
         self._placement = Placement(parameters, self._bucket_bytes) if parameters is not None else None
@@ -130,15 +137,15 @@ class GradientBucket:
     @_api.counted
     def allreduce(self) -> None:
         """Reduces what was added since the last time, and all placed gradients. A collective call."""
-        group = _api.group("GradientBucket.allreduce")
+        comm = _api.communicator("GradientBucket.allreduce", self.group)
         self._begin_round()
         try:
             if self._placement is not None:
-                self._reduce_placed(group)
+                self._reduce_placed(comm)
             for batch in self._sent:
                 batch.work.wait()
             # Before any gradient gets a sum, and before calls of which the core would see sizes alone.
-            self._check_layout(group)
+            self._check_layout(comm)
             for dtype in list(self._open):
                 self._send(self._open.pop(dtype), dtype)
             for batch in self._sent:
@@ -148,7 +155,7 @@ class GradientBucket:
             self._warn_once()
         finally:
             self._drop()
-        self._end_round(group)
+        self._end_round(comm)
 
     def clear(self) -> None:
         """Forgets what was added and not reduced. Reduced values stay in the gradients."""
@@ -171,22 +178,22 @@ class GradientBucket:
             )
         self._placement.zero()
 
-    def _reduce_placed(self, group: _core.Communicator) -> None:
+    def _reduce_placed(self, comm: _core.Communicator) -> None:
         placement = self._placement
         placement.collect(self._stats)
         self._stats.gradients += len(placement.slots)
         if not self._placement_agreed:
             self._noted += [(_TYPE_NUMBERS[dtype], count) for dtype, count in placement.layout]
         for memory in placement.memories:
-            group.all_reduce(memory, self._op, None, False)
+            comm.all_reduce(memory, self._op, None, False)
             self._count(memory.nbytes)
 
     def _send(self, batch: _Batch, dtype: str) -> None:
         what = batch.memory.slice(0, batch.used) if batch.memory is not None else batch.entries[0][1]
-        group = _api.group("GradientBucket.add")
+        comm = _api.communicator("GradientBucket.add", self.group)
         # Asynchronous also where ranks outnumber cores: no slower there (measured with 2, 4 and 8 ranks on
         # two cores), as a rank that is late does not hold up the copies of the others.
-        batch.work = group.all_reduce(what, self._op, None, True)
+        batch.work = comm.all_reduce(what, self._op, None, True)
         self._sent.append(batch)
         self._count(batch.used * _core.type_sizes[dtype])
 
@@ -214,32 +221,33 @@ class GradientBucket:
         larger.copy_in(0, batch.memory.slice(0, batch.used))
         batch.memory = larger
 
-    def _check_layout(self, group: _core.Communicator) -> None:
+    def _check_layout(self, comm: _core.Communicator) -> None:
         """That all ranks have added the same, in the same order: the core sees sizes of buckets alone, and
         sums of other tensors than meant would be silently wrong. Placed gradients are asked for once."""
         if not self._noted:
             return
         # Hashes of integers are the same in every process.
         mine = array("q", [hash(tuple(self._noted)), len(self._noted)])
-        everyones = array("q", bytes(16 * group.world_size))
-        group.all_gather(mine, everyones, None, False)
-        ranks = range(group.world_size)
+        everyones = array("q", bytes(16 * comm.world_size))
+        comm.all_gather(mine, everyones, None, False)
+        ranks = range(comm.world_size)
         odd = [rank for rank in ranks if everyones[2 * rank : 2 * rank + 2] != everyones[:2]]
         if odd:
-            lists = self._everyones_lists(group, max(everyones[1::2]))
+            lists = self._everyones_lists(comm, max(everyones[1::2]))
             raise MismatchError(
-                f"GradientBucket: ranks {odd} have added other gradients than rank 0, or in another order; "
-                f"{_first_difference(lists, odd)}. On all ranks: bucket.add(param.grad) for all parameters, "
-                "also where it is None. Where ranks use different ones: GradientBucket(parameters=...)"
+                f"GradientBucket: ranks {[comm.ranks[rank] for rank in odd]} have added other gradients than "
+                f"rank {comm.ranks[0]}, or in another order; {_first_difference(lists, odd, comm.ranks)}. On "
+                "all ranks: bucket.add(param.grad) for all parameters, also where it is None. Where ranks "
+                "use different ones: GradientBucket(parameters=...)"
             )
         self._placement_agreed = True
 
-    def _everyones_lists(self, group: _core.Communicator, longest: int) -> list[list[tuple[int, int]]]:
+    def _everyones_lists(self, comm: _core.Communicator, longest: int) -> list[list[tuple[int, int]]]:
         """What each rank has added, for the error."""
         mine = array("q", [number for entry in self._noted for number in entry])
         mine.extend([_NOTHING] * (2 * longest - len(mine)))
-        everyones = array("q", bytes(8 * len(mine) * group.world_size))
-        group.all_gather(mine, everyones, None, False)
+        everyones = array("q", bytes(8 * len(mine) * comm.world_size))
+        comm.all_gather(mine, everyones, None, False)
         pairs = list(zip(everyones[::2], everyones[1::2], strict=True))
         return [pairs[first : first + longest] for first in range(0, len(pairs), longest)]
 
@@ -248,11 +256,11 @@ class GradientBucket:
             warn_if_ddp_reduces([gradient for batch in self._sent for _, gradient in batch.entries])
 
     def _begin_round(self) -> None:
-        if self._before is None and _api.is_initialized():
-            self._before = _api.counters()
+        if self._before is None and (self.group is not None or _api.is_initialized()):
+            self._before = _api.counters(self.group)
 
-    def _end_round(self, group: _core.Communicator) -> None:
-        before, after = self._before or {}, group.counters()
+    def _end_round(self, comm: _core.Communicator) -> None:
+        before, after = self._before or {}, comm.counters()
         for path in ("inline_calls", "staged_calls", "direct_calls", "read_calls"):
             setattr(self._stats, path, getattr(self._stats, path) + after[path] - before.get(path, 0))
         self._stats.rounds += 1
@@ -272,13 +280,13 @@ def _bytes_of(bucket_size_mb: Any) -> int:
     raise InvalidArgumentError(f"GradientBucket: bucket_size_mb={bucket_size_mb!r}: a size above 0")
 
 
-def _first_difference(lists: list[list[tuple[int, int]]], odd: list[int]) -> str:
+def _first_difference(lists: list[list[tuple[int, int]]], odd: list[int], names: list[int]) -> str:
     for index, entry in enumerate(lists[0]):
         for rank in odd:
             if lists[rank][index] != entry:
                 return (
-                    f"the first that differs is number {index} from 0 on: {_described(entry)} on rank 0, "
-                    f"{_described(lists[rank][index])} on rank {rank}"
+                    f"the first that differs is number {index} from 0 on: {_described(entry)} on rank "
+                    f"{names[0]}, {_described(lists[rank][index])} on rank {names[rank]}"
                 )
     return "they differ in nothing that can be shown"
 

@@ -38,7 +38,7 @@ class Process:
 
 @dataclass
 class Rank:
-    rank: int
+    rank: int  # in the group
     pid: int  # 0: has not joined
     activity: str  # absent, outside, waiting, busy, left; dead where its process is gone
     issued: int  # calls begun
@@ -47,6 +47,12 @@ class Rank:
     waits_for: int | None
     waited_s: float | None  # in this call
     process_state: str  # a letter of STATES; "" where there is no process
+    world_rank: int = -1  # in the job; -1: as in the group
+
+    @property
+    def number(self) -> int:
+        """By which reports name it: its rank in the job."""
+        return self.rank if self.world_rank < 0 else self.world_rank
 
 
 @dataclass
@@ -60,6 +66,17 @@ class Group:
     failure: str = ""
     processes: list[Process] = field(default_factory=list)  # all that hold its memory
     problem: str = ""  # why it could not be read
+    is_world: bool = True  # all ranks of the job; else a group of some of them
+    name: str = ""  # of such a group
+
+    @property
+    def label(self) -> str:
+        """'group "tp" of ranks 4,5'; "" for all ranks of a job."""
+        if self.is_world:
+            return ""
+        ranks = ",".join(str(rank.number) for rank in self.ranks) or "?"
+        name = f'"{self.name}" ' if self.name else ""
+        return f"group {name}of rank{'' if len(self.ranks) == 1 else 's'} {ranks}"
 
     def belongs_to(self, pid: int) -> bool:
         """Whether `pid` is one of its processes, or started one of them."""
@@ -67,7 +84,7 @@ class Group:
 
 
 def find_groups(proc: Path = Path("/proc")) -> list[Group]:
-    """All groups of which this user may see a process, by their first process."""
+    """All groups of which this user may see a process, job by job: first all its ranks, then others."""
     holders: dict[str, list[Process]] = {}
     groups: dict[str, Group] = {}
     for pid in _own_processes(proc):
@@ -86,7 +103,10 @@ def find_groups(proc: Path = Path("/proc")) -> list[Group]:
     for identity, group in groups.items():
         group.processes = sorted(holders[identity], key=lambda process: process.pid)
         _add_processes(group)
-    return sorted(groups.values(), key=lambda group: group.processes[0].pid)
+    return sorted(
+        groups.values(),
+        key=lambda group: (group.job, not group.is_world, group.processes[0].pid, group.label),
+    )
 
 
 def _own_processes(proc: Path) -> Iterator[int]:
@@ -154,7 +174,14 @@ def _read_group(identity: str, path: str) -> Group | None:
         found = _core.group_status(memory)
     except ValueError as error:
         return Group(identity, "", problem=str(error))
-    group = Group(identity, found["job"], failure_code=found["failure_code"], failure=found["failure"])
+    group = Group(
+        identity,
+        found["job"],
+        failure_code=found["failure_code"],
+        failure=found["failure"],
+        is_world=found["is_world"],
+        name=found["name"],
+    )
     for rank in found["ranks"]:
         since = rank.pop("since_ns")
         waited = max(0, now - since) / 1e9 if since and rank["waits_for"] is not None else None

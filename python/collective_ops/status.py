@@ -105,7 +105,7 @@ def findings(group: Group) -> list[str]:
         )
     dead = [rank for rank in group.ranks if rank.activity == "dead"]
     if dead:
-        who = ", ".join(f"rank {rank.rank} (process {rank.pid}, {_progress(rank)})" for rank in dead)
+        who = ", ".join(f"rank {rank.number} (process {rank.pid}, {_progress(rank)})" for rank in dead)
         texts.append(f"Died: {who}. The reason stands in the rank's own log, or in the kernel's (dmesg).")
     if not group.failure_code:
         texts += _waits(group)
@@ -148,17 +148,19 @@ def _where(rank: Rank, number: int) -> str:
     look = f"See where it stands: py-spy dump --pid {pid}."
     state = f"process {pid}, state {rank.process_state or '-'} ({STATES.get(rank.process_state, 'gone')})"
     if rank.activity == "dead":
-        return f"rank {rank.rank}, which has died (process {pid}). See its own log."
+        return f"rank {rank.number}, which has died (process {pid}). See its own log."
     if rank.activity == "left":
-        return f"rank {rank.rank}, which has left the job. Did it make fewer steps than the others?"
+        return f"rank {rank.number}, which has left the job. Did it make fewer steps than the others?"
     if rank.activity == "absent":
-        return f"rank {rank.rank}, which has not joined yet."
+        return f"rank {rank.number}, which has not joined yet."
     if rank.process_state in ("T", "t"):
-        return f"rank {rank.rank}, which {_progress(rank)} and is stopped ({state}). Go on: kill -CONT {pid}."
+        return (
+            f"rank {rank.number}, which {_progress(rank)} and is stopped ({state}). Go on: kill -CONT {pid}."
+        )
     if rank.activity == "outside":
-        return f"rank {rank.rank}, which {_progress(rank)} and is outside of any call ({state}). {look}"
+        return f"rank {rank.number}, which {_progress(rank)} and is outside of any call ({state}). {look}"
     where = "the same call" if rank.issued == number else f"call #{rank.issued}"
-    return f"rank {rank.rank}, which is in {where} ({state}). {look}"
+    return f"rank {rank.number}, which is in {where} ({state}). {look}"
 
 
 def _progress(rank: Rank) -> str:
@@ -170,7 +172,7 @@ def _progress(rank: Rank) -> str:
 
 def _ranks(ranks: Sequence[Rank]) -> str:
     """rank 3; ranks 0-6,9"""
-    numbers = [rank.rank for rank in ranks]
+    numbers = sorted(rank.number for rank in ranks)
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -211,25 +213,34 @@ def describe(group: Group) -> str:
         stopped = ", stopped" if rank.process_state in ("T", "t") else ""
         rows.append(
             (
-                str(rank.rank),
+                str(rank.number),
                 str(rank.pid or "-"),
                 rank.activity + stopped,
                 call,
-                f"rank {rank.waits_for}" if waiting else "-",
+                f"rank {group.ranks[rank.waits_for].number}" if waiting else "-",
                 f"{rank.waited_s:.1f} s" if waiting and rank.waited_s is not None else "-",
             )
         )
-    title = f"job {_printable(group.job)!r}: {len(group.ranks)} ranks, {state_of(group)}"
+    label = f", {group.label}" if group.label else ""
+    title = f"job {_printable(group.job)!r}{_printable(label)}: {len(group.ranks)} ranks, {state_of(group)}"
     return "\n".join([title, *(_table(rows) if group.ranks else []), *map(_printable, findings(group))])
 
 
 def overview(groups: Sequence[Group]) -> str:
     """All jobs, a line each."""
-    rows = [("job", "ranks", "processes", "state")]
+    rows = [("job", "group", "ranks", "processes", "state")]
     for group in groups:
         pids = [process.pid for process in group.processes]
         shown = ",".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
-        rows.append((_printable(group.job) or "-", str(len(group.ranks) or "?"), shown, state_of(group)))
+        rows.append(
+            (
+                _printable(group.job) or "-",
+                _printable(group.label) or "all ranks",
+                str(len(group.ranks) or "?"),
+                shown,
+                state_of(group),
+            )
+        )
     hint = "collective-ops status PID or JOB shows the ranks of one; a job's id is what follows `id `."
     return "\n".join([*_table(rows), hint])
 

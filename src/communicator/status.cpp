@@ -52,12 +52,16 @@ Result<RankStatus> read_rank(const shm::GroupMemory& memory, int rank) {
   const shm::RankState& state = memory.state(rank);
   RankStatus status;
   status.rank = rank;
+  const bool world = memory.header().group_id.load(std::memory_order_relaxed) == 0;
+  status.world_rank = world ? rank : memory.note(rank).world_rank.load(std::memory_order_relaxed);
   status.pid = state.pid.load(std::memory_order_relaxed);
   status.issued = state.issued.load(std::memory_order_relaxed);
   // Of a copy made while the rank went on, the later word may be ahead.
   status.finished = std::min(state.finished.load(std::memory_order_relaxed), status.issued);
   const int waits_for = state.waits_for.load(std::memory_order_relaxed);
   const int64_t since_ns = state.begun_ns.load(std::memory_order_relaxed);
+  if (status.world_rank < 0 || status.world_rank >= shm::kMaxRanks)
+    return damaged(fmt::format("rank {} is said to be rank {} of its job", rank, status.world_rank));
   if (status.pid < 0 || since_ns < 0 || waits_for < -1 || waits_for >= memory.world_size()) {
     return damaged(fmt::format("rank {} is said to be process {} and to wait for rank {} since {} ns", rank,
                                status.pid, waits_for, since_ns));
@@ -123,6 +127,8 @@ Result<GroupStatus> read_status(std::span<const std::byte> bytes) {
   const shm::GroupMemory memory(copy.data.get(), static_cast<int>(header.world_size));
   GroupStatus group;
   group.job.assign(header.job, ::strnlen(header.job, sizeof(header.job)));
+  group.id = header.group_id.load(std::memory_order_relaxed);
+  group.name.assign(header.name, ::strnlen(header.name, sizeof(header.name)));
   group.failure = failure_of(header.failure);
   for (int rank = 0; rank < memory.world_size(); ++rank) {
     auto status = read_rank(memory, rank);

@@ -23,7 +23,8 @@ enum class Activity : uint8_t {
 std::string_view name_of(Activity activity);  // "absent", "outside", "waiting", "busy", "left"
 
 struct RankStatus {
-  int rank = 0;
+  int rank = 0;        // in the group
+  int world_rank = 0;  // equal where the group is the world
   int64_t pid = 0;  // in the rank's own PID namespace; 0: not joined
   Activity activity = Activity::kAbsent;
   uint64_t issued = 0;    // calls begun
@@ -35,6 +36,8 @@ struct RankStatus {
 
 struct GroupStatus {
   std::string job;  // "" while rank 0 has not joined; `ranks` is empty then
+  uint32_t id = 0;  // of the group; 0: all ranks of the job
+  std::string name;
   std::vector<RankStatus> ranks;
   Status failure;  // why the group is broken; ok: it is not
 };

@@ -80,6 +80,22 @@ TEST(ReadStatus, EveryRankIsDescribed) {
   EXPECT_EQ(ranks[4].activity, Activity::kAbsent);
 }
 
+TEST(ReadStatus, AGroupOfSomeRanks) {
+  Memory memory(2);
+  const int ranks[] = {6, 4};
+  memory.group.name_group(77, "tp", ranks);
+  memory.group.introduce(0, 70, "id job");
+  const auto status = read_status(memory.bytes());
+  ASSERT_TRUE(status.ok()) << status.status().message();
+  EXPECT_EQ(status->id, 77u);
+  EXPECT_EQ(status->name, "tp");
+  EXPECT_EQ(status->ranks[0].world_rank, 6);
+  EXPECT_EQ(status->ranks[1].world_rank, 4);
+  EXPECT_EQ(status->ranks[1].activity, Activity::kAbsent);
+  memory.group.note(1).world_rank = -3;
+  EXPECT_NE(problem(memory.bytes()).find("rank -3 of its job"), std::string::npos);
+}
+
 TEST(ReadStatus, AGroupThatIsNotThereYet) {
   Memory memory(2);
   const auto status = read_status(memory.bytes());
