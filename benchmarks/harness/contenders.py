@@ -103,6 +103,7 @@ PRODUCTS = (
             Setting("spin", {"I_MPI_THREAD_YIELD": "0"}),
             Setting("yield", {"I_MPI_THREAD_YIELD": "2"}),
             Setting("sleep", {"I_MPI_THREAD_YIELD": "3"}),
+            Setting("wait", {"I_MPI_WAIT_MODE": "1"}),
         ),
     ),
 )

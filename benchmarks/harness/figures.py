@@ -104,9 +104,9 @@ def summarise(rows: Sequence[Row], cores: int) -> list[tuple[str, float]]:
                 mean = geometric_mean([1 / ratio for ratio in ratios])
                 if mean is not None:
                     summary.append((f"{where}: {name}, times the speed of {what}, mean over sizes", mean))
-        if any(row.best_peer() for row in chosen):
-            lost = sum(row.lost(DIRECT) and row.lost(PRIVATE) for row in chosen)
-            summary.append((f"{where}: sizes lost to the best peer, of {len(chosen)}", lost))
+        for name in (DIRECT, PRIVATE) if any(row.best_peer() for row in chosen) else ():
+            lost = sum(row.lost(name) for row in chosen)
+            summary.append((f"{where}: {name}, sizes lost to the best peer, of {len(chosen)}", lost))
         extra = python_overhead(chosen)
         if extra is not None:
             summary.append((f"{where}: microseconds more through Python, up to 4 KiB", extra * 1e6))

@@ -164,6 +164,7 @@ def test_the_summary_has_means_losses_and_scaling() -> None:
     )
     gloo = summary["all_reduce, 2 ranks: core direct, times the speed of gloo, mean over sizes"]
     assert gloo == pytest.approx(10.0)
+    assert summary["all_reduce, 2 ranks: core direct, sizes lost to the best peer, of 2"] == 0
     assert summary["all_reduce, 2 ranks: microseconds more through Python, up to 4 KiB"] == pytest.approx(2.0)
     scaling = "all_reduce: weak-scaling efficiency, 2 to 4 ranks (oversubscribed: 4 ranks on 2 cores)"
     assert summary[scaling] == pytest.approx(0.25)
