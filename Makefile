@@ -15,7 +15,7 @@ CTEST := ctest --output-on-failure --no-tests=ignore -j $(JOBS)
 # pytest leaves with 5 where nothing was selected; that alone is no failure.
 PYTEST := $(PYTHON) -m pytest -q
 
-.PHONY: help setup build module demo test test-all test-asan test-tsan bench format check wheel clean
+.PHONY: help setup build module demo test test-all test-asan test-tsan bench bench-peers format check wheel clean
 
 help:  ## print the targets
 	@echo "collective-ops: make TARGET"
@@ -59,6 +59,9 @@ test-asan test-tsan: test-%: setup  ## run the native tests under address and un
 
 bench: build  ## run the benchmarks beside their peers (only some with BENCH=allreduce)
 	@scripts/bench $(BENCH)
+
+bench-peers: setup  ## get Open MPI, MPICH and Intel MPI for the benchmarks (build/peers)
+	@scripts/bench-peers
 
 format:  ## format C++ with clang-format, Python with ruff
 	@scripts/setup --check
