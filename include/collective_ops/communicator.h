@@ -128,10 +128,10 @@ class Communicator {
       int world_size, const ConnectOptions& options = {});
   // A group of some of these ranks, whose calls go on beside all others'. `ranks` are ranks of this
   // communicator, this one among them; their order is that of the ranks in the group. Members alone call it,
-  // all with the same list and name; it blocks until all have. Different groups may be made in different
-  // order on different ranks, and by several threads at once: by the list, the name, and how often a rank has
-  // asked for these before, members know which group is meant. Threads that make groups of the same list at
-  // once give them names. Communicators may go in any order.
+  // all with the same list and name; it blocks until all have. Ranks need not agree on an order of all groups,
+  // as long as they do not wait for each other in a circle, and several threads may make groups at once: by
+  // the list, the name, and how often a rank has asked for these before, members know which group is meant.
+  // Threads that make groups of the same list at once give them names. Communicators may go in any order.
   //   kInvalidArgument  the list is empty, names a rank twice, or one that is none, or not this one
   //   kRendezvous       members that did not come in time are named; kPeerLost: one died
   Result<std::unique_ptr<Communicator>> create_group(std::span<const int> ranks,
