@@ -40,10 +40,11 @@ void Messages::look_for_failure(std::unique_lock<std::mutex>& lock) {
     if (!reason.ok()) {
       reason = in_item(**open, reason.code(), "was interrupted: " + reason.message());
     } else if (!lost.empty()) {
-      reason = in_item(**open, ErrorCode::kPeerLost,
-                       fmt::format("found that {}. Look at that rank's own log for its first error; the group "
-                                   "cannot go on, start the job again",
-                                   lost));
+      reason =
+          in_item(**open, ErrorCode::kPeerLost,
+                  fmt::format("found that {}. Look at that rank's own log for its first error; the group "
+                              "cannot go on, start the job again",
+                              lost));
     } else {
       reason = find_failure(monotonic_ns());
     }
@@ -71,14 +72,16 @@ Status Messages::gone(const Item& item) const {
         rings_.slot(rank_, item.slot).load(std::memory_order_acquire) != SlotState::kAnnounced) {
       return {};
     }
-    return in_item(item, ErrorCode::kPeerLost, "has no taker: that rank leaves the group and takes no more messages");
+    return in_item(item, ErrorCode::kPeerLost,
+                   "has no taker: that rank leaves the group and takes no more messages");
   }
   if (item.stage != Stage::kPosted) return {};
   const auto has_left = [this](int rank) { return rank != rank_ && left_[static_cast<size_t>(rank)] != 0; };
   if (transfer.peer != kAnySource) {
     if (!has_left(transfer.peer)) return {};
-    return in_item(item, ErrorCode::kPeerLost,
-                   "waits in vain: that rank has left the group without sending it" + describe_arrivals(item));
+    return in_item(
+        item, ErrorCode::kPeerLost,
+        "waits in vain: that rank has left the group without sending it" + describe_arrivals(item));
   }
   for (int rank = 0; rank < memory_.world_size(); ++rank) {
     if (rank != rank_ && !has_left(rank)) return {};
@@ -115,7 +118,8 @@ int64_t Messages::deadline(Item& item, int64_t now) const {
 // Of a message that its other side has withdrawn.
 Status Messages::ended() const {
   Status reason = memory_.failure();
-  return reason.ok() ? Status(ErrorCode::kPeerLost, "the other side of this message has left the group") : reason;
+  return reason.ok() ? Status(ErrorCode::kPeerLost, "the other side of this message has left the group")
+                     : reason;
 }
 
 void Messages::break_group(const Status& reason) { fail_all(host_.break_group(reason)); }
@@ -196,7 +200,8 @@ std::string Messages::describe(const Item& item) const {
 Status Messages::in_item(const Item& item, ErrorCode code, const std::string& what) const {
   const std::string where =
       settings_.members.is_world() ? "" : fmt::format(" (in {})", settings_.members.text());
-  return {code, fmt::format("rank {} in {}{} {}", settings_.members.world_rank(rank_), describe(item), where, what)};
+  return {code, fmt::format("rank {} in {}{} {}", settings_.members.world_rank(rank_), describe(item), where,
+                            what)};
 }
 
 // "; rank 1 (pid 4711) has sent 10 float32 (40 bytes) with tag 3, which nobody has asked for"
@@ -206,8 +211,9 @@ std::string Messages::describe_arrivals(const Item& item) const {
   for (const Arrival& arrival : arrived_) {
     if (item.transfer.peer != kAnySource && item.transfer.peer != arrival.source) continue;
     if (++count > kMostListed) continue;
-    text += fmt::format("; {} has sent {} with tag {}, which nobody has asked for", peers_->describe(arrival.source),
-                        describe_payload(arrival.type, arrival.bytes), arrival.tag);
+    text += fmt::format("; {} has sent {} with tag {}, which nobody has asked for",
+                        peers_->describe(arrival.source), describe_payload(arrival.type, arrival.bytes),
+                        arrival.tag);
   }
   if (count > kMostListed) text += fmt::format(", and {} more", count - kMostListed);
   return text;
@@ -227,23 +233,25 @@ Status Messages::timed_out(const Item& item, int64_t now) const {
   } else {
     found = "that rank has taken a part of it";
   }
-  return in_item(item, ErrorCode::kTimeout,
-                 fmt::format("waited {:.3f} s: {}. Check rank, tag and order of sends and receives on both sides, and "
-                             "whether the other rank is late; raise HCCL_EXEC_TIMEOUT or the call's timeout where "
-                             "the wait is meant",
-                             static_cast<double>(now - item.issued_ns) / 1e9, found));
+  return in_item(
+      item, ErrorCode::kTimeout,
+      fmt::format("waited {:.3f} s: {}. Check rank, tag and order of sends and receives on both sides, and "
+                  "whether the other rank is late; raise HCCL_EXEC_TIMEOUT or the call's timeout where "
+                  "the wait is meant",
+                  static_cast<double>(now - item.issued_ns) / 1e9, found));
 }
 
 Status Messages::mismatch(const Item& item, int source, DataType type, uint64_t bytes) const {
   const Transfer& wanted = item.transfer;
-  const char* difference = type != wanted.type        ? "type"
-                           : bytes > item.bytes       ? "size: the buffer is too short"
-                                                      : "size: the buffer is longer than the message";
+  const char* difference = type != wanted.type  ? "type"
+                           : bytes > item.bytes ? "size: the buffer is too short"
+                                                : "size: the buffer is longer than the message";
   return {ErrorCode::kMismatch,
-          fmt::format("{} sent {} with tag {}, but rank {} receives {} there. They differ in {}. Sender and receiver "
-                      "must agree on tag, type and size; look at the order of messages of one tag",
-                      peers_->describe(source), describe_payload(type, bytes), wanted.tag,
-                      settings_.members.world_rank(rank_), describe_payload(wanted.type, item.bytes), difference)};
+          fmt::format(
+              "{} sent {} with tag {}, but rank {} receives {} there. They differ in {}. Sender and receiver "
+              "must agree on tag, type and size; look at the order of messages of one tag",
+              peers_->describe(source), describe_payload(type, bytes), wanted.tag,
+              settings_.members.world_rank(rank_), describe_payload(wanted.type, item.bytes), difference)};
 }
 
 }  // namespace collective_ops

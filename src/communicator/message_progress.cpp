@@ -1,5 +1,5 @@
-// How messages move. All of it runs with the engine's lock held, in whichever thread waits; large copies alone
-// are made without it.
+// How messages move. All of it runs with the engine's lock held, in whichever thread waits; large copies
+// alone are made without it.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -313,7 +313,8 @@ void Messages::check_announced() {
     } else if (state == SlotState::kDone) {
       slot.store(SlotState::kFree, std::memory_order_relaxed);
       free_slots_.push_back(item.slot);
-      item.path = item.shared.segment != 0 || item.transfer.peer == rank_ ? TracePath::kDirect : TracePath::kRead;
+      item.path =
+          item.shared.segment != 0 || item.transfer.peer == rank_ ? TracePath::kDirect : TracePath::kRead;
       complete(item, {});
     } else {
       complete(item, ended());

@@ -123,8 +123,8 @@ Status Messages::prepare(Item& item, const Transfer& transfer) {
   item.transfer = transfer;
   item.bytes = transfer.count * size_of(transfer.type);
   if (transfer.kind == Transfer::kSend && takes_no_more(transfer.peer)) {
-    return host_.break_group(in_item(item, ErrorCode::kPeerLost,
-                                     "has no taker: that rank has left the group, or is about to"));
+    return host_.break_group(
+        in_item(item, ErrorCode::kPeerLost, "has no taker: that rank has left the group, or is about to"));
   }
   if (item.transfer.kind == Transfer::kReceive || item.bytes <= eager_bytes_ || settings_.staged) return {};
   const std::lock_guard lock(peers_mutex_);

@@ -224,12 +224,12 @@ class Messages : public std::enable_shared_from_this<Messages> {
 
   mutable std::mutex mutex_;  // of all that follows
   std::list<Item*> open_;
-  std::list<Item*> posted_;                // receives, in order
-  std::list<Arrival> arrived_;             // in order
-  std::vector<std::list<Item*>> queued_;   // sends, by peer
+  std::list<Item*> posted_;               // receives, in order
+  std::list<Arrival> arrived_;            // in order
+  std::vector<std::list<Item*>> queued_;  // sends, by peer
   size_t queued_count_ = 0;
   std::list<Item*> announced_;
-  std::list<Item*> streaming_;  // sends
+  std::list<Item*> streaming_;   // sends
   std::vector<Stream> streams_;  // receives
   std::deque<Job> jobs_;
   std::vector<uint32_t> free_slots_;
@@ -239,10 +239,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::vector<bool> introduced_;  // whether the peer knows that this rank writes to it
   Counters counters_;
 
-  size_t started_ = 0;    // open items that were started
-  int waiters_ = 0;       // threads inside wait()
-  int sleeping_ = 0;      // of them, on the bell
-  int64_t give_up_ns_ = 0;  // of a broken group: when claimed sends are let go
+  size_t started_ = 0;         // open items that were started
+  int waiters_ = 0;            // threads inside wait()
+  int sleeping_ = 0;           // of them, on the bell
+  int64_t give_up_ns_ = 0;     // of a broken group: when claimed sends are let go
   std::vector<uint8_t> left_;  // by rank: had left before this rank looked at its ring last
   bool finishing_ = false;
   bool closed_ = false;

@@ -97,7 +97,7 @@ class MessageMemory {
 };
 
 struct RingHeader {
-  alignas(kCacheLine) std::atomic<uint64_t> read;            // lines that the reader is done with
+  alignas(kCacheLine) std::atomic<uint64_t> read;          // lines that the reader is done with
   alignas(kCacheLine) std::atomic<uint32_t> writer_waits;  // for room
 };
 
