@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +11,9 @@ from .figures import Row
 from .rank_group import GroupError, RankGroup
 
 # A setting this many times slower than its product's best one is not measured further in this case.
-HOPELESS = 2.0
-# One that was this much slower at one size is not tried at the sizes above.
+HOPELESS = 3.0
+# One that was this much slower at one size is not tried at the sizes above; nor is one that was hopeless at
+# the size before where buffers do not fit side by side, since every trial then takes seconds.
 NEVER_AGAIN = 20.0
 MAX_CALLS = 20_000
 
@@ -22,6 +24,7 @@ class Contender:
     group: RankGroup
     memory: str  # the group's word for it: shared, private or gloo
     product: str = ""  # of peers
+    up_to: int = 2**62  # bytes; it takes no part in larger cases
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class Effort:
     batch_seconds: float = 0.03
     # Of one contender in one case, about: slow ones get fewer rounds, but two at least.
     contender_seconds: float = 4.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    call_seconds: float
+    turn_seconds: float  # of a batch of one call, with making the buffers where that must be done anew
 
 
 @dataclass
@@ -42,14 +51,20 @@ class Bench:
     limit_seconds: Callable[[Case], float | None]
     say: Callable[[str], None]
     _dropped: set[tuple[str, str]] = field(default_factory=set)  # (collective, contender)
+    _hopeless: set[tuple[str, str]] = field(default_factory=set)  # the same, at the last size
     _dead: dict[int, str] = field(default_factory=dict)  # by id of the group
 
     def measure(self, case: Case) -> Row:
         row = Row(case, {})
-        live = self._prepare(case, row)
         limit = [self.limit_seconds(case)]
-        estimates = self._estimate(case, live, row)
-        chosen = self._choose(case, live, estimates, row)
+        estimates: dict[str, Estimate] = {}
+        opened: set[tuple[int, str]] = set()
+        live = [contender for contender in self.contenders if self._worth_trying(case, contender, row)]
+        for contender in live:
+            estimate = self._estimate(case, contender, opened, row)
+            if estimate is not None:
+                estimates[contender.name] = estimate
+        chosen = self._choose(case, [c for c in live if c.name in estimates], estimates, row)
         row.products = {c.name: c.product for c in chosen if c.product}
         row.seconds = {c.name: [] for c in chosen}
         for turn in range(self.effort.rounds):
@@ -63,6 +78,15 @@ class Bench:
         row.limit_seconds = min(known) if known else None
         row.seconds = {name: values for name, values in row.seconds.items() if values}
         return row
+
+    def _worth_trying(self, case: Case, contender: Contender, row: Row) -> bool:
+        key = (case.collective, contender.name)
+        if case.bytes > contender.up_to:
+            return False
+        if key in self._dropped or (key in self._hopeless and not self._holds_all(case)):
+            row.left_out[contender.name] = "hopeless at a smaller size"
+            return False
+        return True
 
     def _holds_all(self, case: Case) -> bool:
         """Whether the buffers of all contenders fit into memory side by side."""
@@ -89,67 +113,55 @@ class Bench:
         line = f"case {case.collective} {case.dtype} {contender.memory} {case.bytes}"
         return self._order(contender, line, row) is not None
 
-    def _prepare(self, case: Case, row: Row) -> list[Contender]:
-        """Buffers made, values checked once: who may take part."""
-        live, opened = [], set()
-        for contender in self.contenders:
-            if (case.collective, contender.name) in self._dropped:
-                row.left_out[contender.name] = "hopeless at a smaller size"
-                continue
-            key = (id(contender.group), contender.memory)
-            if key in opened or (
-                self._open(case, contender, row)
-                and self._order(contender, f"check {contender.memory}", row) is not None
-            ):
-                opened.add(key)
-                live.append(contender)
-                if not self._holds_all(case):
-                    self._order(contender, f"drop {contender.memory}", row)
-                    opened.discard(key)
-        return live
-
-    def _estimate(self, case: Case, live: Sequence[Contender], row: Row) -> dict[str, float]:
-        """Seconds per call, roughly, after warming up: MPICH changes its way after the fifth call."""
-        estimates: dict[str, float] = {}
-        for contender in live:
-            if not self._holds_all(case) and not self._open(case, contender, row):
-                continue
-            calls, seconds = 1, self._order(contender, f"run {contender.memory} 1", row)
-            while seconds is not None and seconds < self.effort.batch_seconds / 4 and calls < MAX_CALLS // 4:
-                calls *= 4
-                seconds = self._order(contender, f"run {contender.memory} {calls}", row)
-            if not self._holds_all(case):
-                self._order(contender, f"drop {contender.memory}", row)
-            if seconds is not None:
-                estimates[contender.name] = max(seconds / calls, 1e-9)
-        return estimates
+    def _estimate(
+        self, case: Case, contender: Contender, opened: set[tuple[int, str]], row: Row
+    ) -> Estimate | None:
+        """Makes the buffers, has the values checked once, and warms up: MPICH changes after five calls."""
+        begin = time.monotonic()
+        key = (id(contender.group), contender.memory)
+        if key not in opened:
+            if not self._open(case, contender, row):
+                return None
+            if self._order(contender, f"check {contender.memory}", row) is None:
+                return None
+            opened.add(key)
+        calls, seconds = 1, self._order(contender, f"run {contender.memory} 1", row)
+        while seconds is not None and seconds < self.effort.batch_seconds / 4 and calls < MAX_CALLS // 4:
+            calls *= 4
+            seconds = self._order(contender, f"run {contender.memory} {calls}", row)
+        if not self._holds_all(case):
+            self._order(contender, f"drop {contender.memory}", row)
+            opened.discard(key)
+        if seconds is None:
+            return None
+        call = max(seconds / calls, 1e-9)
+        return Estimate(call, call if self._holds_all(case) else time.monotonic() - begin)
 
     def _choose(
-        self, case: Case, live: Sequence[Contender], estimates: dict[str, float], row: Row
+        self, case: Case, live: Sequence[Contender], estimates: dict[str, Estimate], row: Row
     ) -> list[Contender]:
         """All of ours and of each product the settings that may be its best."""
         best: dict[str, float] = {}
         for contender in live:
-            if contender.product and contender.name in estimates:
-                product = contender.product
-                best[product] = min(best.get(product, float("inf")), estimates[contender.name])
+            call = estimates[contender.name].call_seconds
+            best[contender.product] = min(best.get(contender.product, call), call)
         chosen = []
         for contender in live:
-            if contender.name not in estimates:
-                continue
-            slower = estimates[contender.name] / best.get(contender.product, float("inf"))
-            if slower > NEVER_AGAIN:
-                self._dropped.add((case.collective, contender.name))
-            if slower > HOPELESS:
+            key = (case.collective, contender.name)
+            slower = estimates[contender.name].call_seconds / best[contender.product]
+            self._hopeless.discard(key)
+            if contender.product and slower > HOPELESS:
                 row.left_out[contender.name] = f"about {slower:.0f} times its product's best setting"
+                (self._dropped if slower > NEVER_AGAIN else self._hopeless).add(key)
             else:
                 chosen.append(contender)
         return chosen
 
-    def _turn(self, case: Case, contender: Contender, estimate: float, turn: int, row: Row) -> None:
-        if turn >= max(2, self.effort.contender_seconds / estimate) or contender.name in row.left_out:
+    def _turn(self, case: Case, contender: Contender, estimate: Estimate, turn: int, row: Row) -> None:
+        rounds = max(2, self.effort.contender_seconds / estimate.turn_seconds)
+        if turn >= rounds or contender.name in row.left_out:
             return
-        calls = max(1, min(MAX_CALLS, round(self.effort.batch_seconds / estimate)))
+        calls = max(1, min(MAX_CALLS, round(self.effort.batch_seconds / estimate.call_seconds)))
         fresh = not self._holds_all(case)
         if fresh and not (
             self._open(case, contender, row)

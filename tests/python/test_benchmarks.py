@@ -248,7 +248,8 @@ def test_contenders_take_turns_there_and_back() -> None:
     assert row.seconds == {"a": [0.004] * 4, "b": [0.004] * 4}
     turns = [entry for entry in log if entry.endswith("run")][-8:]
     assert [turn[0] for turn in turns] == list("abbaabba")
-    assert log[:4] == ["a case", "a check", "b case", "b check"] and log[-2:] == ["a drop", "b drop"]
+    assert log[:3] == ["a case", "a check", "a run"] and log[-2:] == ["a drop", "b drop"]
+    assert [log.count(entry) for entry in ("b case", "b check", "b drop")] == [1, 1, 1]
 
 
 def test_a_hopeless_setting_is_left_out_but_not_a_slow_product() -> None:
@@ -269,6 +270,26 @@ def test_a_slow_contender_gets_fewer_rounds_but_two() -> None:
     assert (len(row.seconds["slow"]), len(row.seconds["fast"])) == (2, 4)
 
 
+def test_where_memory_is_short_what_was_hopeless_is_not_tried_again() -> None:
+    log: list[str] = []
+    bench, _ = make_bench(
+        [(FakeGroup(log, "fast", 0.001), "x"), (FakeGroup(log, "spin", 0.005), "x")],
+        free_bytes=100 * CASE.held_bytes(),
+    )
+    for case, tried in ((CASE, True), (CASE, True), (Case("all_reduce", "float32", 2, 2**20), False)):
+        log.clear()
+        assert "spin" in bench.measure(case).left_out
+        assert ("spin case" in log) == tried
+
+
+def test_a_contender_takes_no_part_above_its_size() -> None:
+    group: Any = FakeGroup([], "small", 1e-3)
+    bench, _ = make_bench([(FakeGroup([], "any", 1e-3), "")])
+    bench.contenders.append(Contender("small", group, "private", up_to=1024))
+    assert set(bench.measure(CASE).seconds) == {"any", "small"}
+    assert set(bench.measure(Case("all_reduce", "float32", 2, 2048)).seconds) == {"any"}
+
+
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_failing_peer_is_left_out_and_the_others_are_measured(fatal: bool) -> None:
     bad, good = FakeGroup([], "bad", 1e-3, "check", fatal), FakeGroup([], "good", 1e-3)
@@ -283,6 +304,7 @@ def test_buffers_are_made_for_each_turn_where_memory_is_short() -> None:
     groups = [(FakeGroup(log, name, 0.02), "") for name in "ab"]
     bench, _ = make_bench(groups, free_bytes=CASE.held_bytes())
     row = bench.measure(CASE)
+    assert log.count("a case") == log.count("b case") == 1 + 4  # one to estimate, one a round
     held = {"a": 0, "b": 0}
     for entry in log:
         held[entry[0]] += {"case": 1, "drop": -1}.get(entry[2:], 0)
