@@ -15,7 +15,7 @@ CTEST := ctest --output-on-failure --no-tests=ignore -j $(JOBS)
 # pytest leaves with 5 where nothing was selected; that alone is no failure.
 PYTEST := $(PYTHON) -m pytest -q
 
-.PHONY: help setup build module demo test test-all test-asan test-tsan bench bench-peers format check wheel clean
+.PHONY: help setup build module demo test test-all test-asan test-tsan test-jax test-mindspore bench bench-peers format check wheel clean
 
 help:  ## print the targets
 	@echo "collective-ops: make TARGET"
@@ -56,6 +56,15 @@ test-asan test-tsan: test-%: setup  ## run the native tests under address and un
 	@cmake --preset $* --log-level=WARNING >/dev/null
 	@cmake --build --preset $* -j $(JOBS)
 	@$(CTEST) --test-dir build/$* $(CTEST_ARGS)
+
+# Environments of their own, which these fetch.
+test-jax: build  ## run the tests with JAX (build/jax)
+	@scripts/optional_environment build/jax jax numpy
+	@PYTHONPATH=python JAX_PLATFORMS=cpu build/jax/bin/python -m pytest -q $(PYTEST_ARGS) tests/python/test_jax.py
+
+test-mindspore: build  ## run the tests with MindSpore 2.10 (build/mindspore)
+	@scripts/optional_environment build/mindspore mindspore==2.10.0 'numpy<2'
+	@PYTHONPATH=python build/mindspore/bin/python -m pytest -q $(PYTEST_ARGS) tests/python/test_mindspore.py
 
 bench: build  ## run the benchmarks beside their peers (only some with BENCH=allreduce)
 	@scripts/bench $(BENCH)

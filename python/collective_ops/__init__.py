@@ -70,6 +70,7 @@ from .errors import (  # noqa: E402
     VersionMismatchError,
 )
 from .groups import Group, new_group  # noqa: E402
+from .reduction import premul_sum  # noqa: E402
 
 __all__ = [
     "BucketStats",
@@ -108,6 +109,7 @@ __all__ = [
     "is_initialized",
     "kernel_target",
     "new_group",
+    "premul_sum",
     "rank",
     "reduce",
     "reduce_ops",

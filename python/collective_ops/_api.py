@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
+from ._libraries import leave_devices, runner_of
 from ._waiting import waiting_line
 from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
 
@@ -103,6 +104,7 @@ def finalize() -> None:
     global _group
     world, _group = _group, None
     try:
+        leave_devices()
         for group in list(_groups):
             group.close()
     finally:
@@ -143,7 +145,8 @@ def allreduce(
 
     Args:
         tensor: of equal element type and count on all ranks; any strides, 0-dim and empty too.
-        op: sum, avg (or mean), prod, min, max, band, bor, bxor; or torch.distributed.ReduceOp's constants.
+        op: sum, avg (or mean), prod, min, max, band, bor, bxor, premul_sum(factor); or what
+            torch.distributed.ReduceOp calls so.
         async_op: return a Work at once; `tensor` holds the result after its wait().
         timeout: seconds to wait for the other ranks; 0: for ever; default: that of init_hccl or new_group.
         group: default: all ranks. Here as in all calls "all ranks" are those of the group, and a rank is its
@@ -152,6 +155,8 @@ def allreduce(
     Sums are rank 0 + 1 + ... in float32 or wider, rounded once: the same bits on all ranks.
     """
     comm = _group if group is None and _group is not None else communicator("allreduce", group)
+    if (run := runner_of(tensor)) is not None:
+        return counted(run)(comm, allreduce, tensor, op, async_op, timeout, group=group)
     work = comm.all_reduce(tensor, op, timeout, async_op)
     return Work(work, tensor) if async_op else tensor
 
@@ -204,6 +209,8 @@ def broadcast(
         root = 0 if src is None else src
     elif src is not None and src != root:
         raise InvalidArgumentError(f"broadcast: root={root} and src={src} name the same thing; give one")
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, broadcast, tensor, root, async_op, timeout, group=group)
     work = comm.broadcast(tensor, root, timeout, async_op)
     return Work(work, tensor) if async_op else tensor
 
@@ -228,6 +235,8 @@ def allgather(
     PyTorch's order, `allgather(list_of_arrays, tensor)`, is understood too. Returns `out`.
     """
     comm = communicator("allgather", group)
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, allgather, tensor, out, async_op, timeout, group=group)
     if isinstance(tensor, list | tuple):
         tensor, out = out, tensor
     if not isinstance(out, list | tuple):
@@ -284,6 +293,8 @@ def reducescatter(
     Returns `out`.
     """
     comm = communicator("reducescatter", group)
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, reducescatter, tensor, op, out, async_op, timeout, counts=counts, group=group)
     if counts is not None:
         if out is None:
             raise InvalidArgumentError("reducescatter: counts need out, an array for this rank's part")
@@ -332,7 +343,7 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
 
 def device() -> Any:
     """This rank's card as a torch.device: npu, then cuda, where there is one; else the CPU. Without PyTorch
-    imported the string "cpu". The collectives refuse a card's memory: what they reduce lies on the CPU."""
+    imported the string "cpu". Tensors on a card travel by the card's own library."""
     torch = sys.modules.get("torch")
     if torch is None:
         return "cpu"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._api import Array, Seconds, Work, _new_like, _shape, communicator, counted
+from ._libraries import runner_of
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def reduce(
     Arguments as in `allreduce`, whose result on `root` this is. Returns `tensor`.
     """
     comm = communicator("reduce", group)
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, reduce, tensor, root, op, async_op, timeout, group=group)
     out = tensor if comm.rank == root else None
     work = comm.exchange("reduce", tensor, out, op, root, [], [], timeout, async_op)
     return Work(work, tensor) if async_op else tensor
@@ -57,6 +60,8 @@ def gather(
     Returns `out` on the root, None on the others.
     """
     comm = communicator("gather", group)
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, gather, tensor, out, root, async_op, timeout, uneven=uneven, group=group)
     if comm.rank != root:
         work = comm.exchange(_kind("gather", uneven), tensor, None, "sum", root, [], [], timeout, async_op)
         return Work(work, None) if async_op else None
@@ -98,6 +103,8 @@ def scatter(
         uneven: on all ranks alike: the parts differ in count, and the root gives a list.
     """
     comm = communicator("scatter", group)
+    if (run := runner_of(out)) is not None:
+        return run(comm, scatter, out, tensor, root, async_op, timeout, uneven=uneven, group=group)
     kind, counts = _kind("scatter", uneven), []
     if comm.rank != root:
         tensor = None
@@ -132,6 +139,8 @@ def alltoall(
             from it; else all ranks get MismatchError, which names both and their bytes.
     """
     comm = communicator("alltoall", group)
+    if (run := runner_of(tensor)) is not None:
+        return run(comm, alltoall, out, tensor, out_splits, in_splits, async_op, timeout, group=group)
     lists = isinstance(out, list | tuple), isinstance(tensor, list | tuple)
     if all(lists):
         if out_splits is not None or in_splits is not None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import _api, _core
+from . import _api, _bucket_memory, _core
+from ._bucket_memory import described, memory_of, number_of, size_of, start_allreduce
 from .errors import InvalidArgumentError, MismatchError
 from .placement import Placement, warn_if_ddp_reduces
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 # A bucket's first memory; it doubles up to the bucket's size, so that a small model takes little.
 _FIRST_BYTES = 1 << 20
-_TYPE_NUMBERS = {name: number for number, name in enumerate(_core.data_types)}
-_NO_GRADIENT = (len(_TYPE_NUMBERS), 0)  # in place of type and count
+_NO_GRADIENT = (len(_core.data_types), 0)  # in place of type and count
 _NOTHING = -1  # behind the end of a list
 
 
@@ -41,7 +41,7 @@ class BucketStats:
 class _Batch:
     """Gradients that travel together, copied into `memory`; or one alone, where it lies (no memory)."""
 
-    memory: _core.SharedArray | None
+    memory: Any  # None, or SharedArray or CardMemory
     used: int = 0
     entries: list[tuple[int, Any]] = field(default_factory=list)  # first element, gradient
     work: _core.Work | None = None
@@ -86,12 +86,13 @@ class GradientBucket:
     ) -> None:
         self.group = group
         self._bucket_bytes = _bytes_of(bucket_size_mb)
-        self._op = _core.reduce_op_name(reduce_op)
+        _core.reduce_op_name(reduce_op)  # refuses what is none
+        self._op = reduce_op
         self._placement = Placement(parameters, self._bucket_bytes) if parameters is not None else None
         self._stats = BucketStats()
         self._open: dict[str, _Batch] = {}
         self._sent: list[_Batch] = []
-        self._free: dict[str, list[_core.SharedArray]] = {}
+        self._free: dict[str, list[Any]] = {}
         self._noted: list[tuple[int, int]] = []  # type and count of what was added in this round
         self._placement_agreed = self._placement is None
         self._before: dict[str, int] | None = None  # counters at the begin of a round
@@ -113,10 +114,10 @@ class GradientBucket:
         if tensor is None:
             self._noted.append(_NO_GRADIENT)
             return
-        dtype, count, _ = _core.describe_array(tensor)
-        self._noted.append((_TYPE_NUMBERS[dtype], count))
+        dtype, count = described(tensor)
+        self._noted.append((number_of(dtype), count))
         self._stats.gradients += 1
-        capacity = max(1, self._bucket_bytes // _core.type_sizes[dtype])
+        capacity = max(1, self._bucket_bytes // size_of(dtype))
         if count > capacity:
             self._send(_Batch(None, count, [(0, tensor)]), dtype)
             return
@@ -126,13 +127,13 @@ class GradientBucket:
             batch = None
         if batch is None:
             batch = self._open[dtype] = _Batch(
-                self._memory(dtype, min(capacity, _FIRST_BYTES // _core.type_sizes[dtype]))
+                self._memory(dtype, min(capacity, _FIRST_BYTES // size_of(dtype)))
             )
         self._make_room(batch, dtype, batch.used + count, capacity)
         batch.memory.copy_in(batch.used, tensor)
         batch.entries.append((batch.used, tensor))
         batch.used += count
-        self._stats.copied_bytes += count * _core.type_sizes[dtype]
+        self._stats.copied_bytes += count * size_of(dtype)
 
     @_api.counted
     def allreduce(self) -> None:
@@ -183,9 +184,9 @@ class GradientBucket:
         placement.collect(self._stats)
         self._stats.gradients += len(placement.slots)
         if not self._placement_agreed:
-            self._noted += [(_TYPE_NUMBERS[dtype], count) for dtype, count in placement.layout]
+            self._noted += [(number_of(dtype), count) for dtype, count in placement.layout]
         for memory in placement.memories:
-            comm.all_reduce(memory, self._op, None, False)
+            start_allreduce(comm, memory, self._op).wait()
             self._count(memory.nbytes)
 
     def _send(self, batch: _Batch, dtype: str) -> None:
@@ -193,31 +194,31 @@ class GradientBucket:
         comm = _api.communicator("GradientBucket.add", self.group)
         # Asynchronous also where ranks outnumber cores: no slower there (measured with 2, 4 and 8 ranks on
         # two cores), as a rank that is late does not hold up the copies of the others.
-        batch.work = comm.all_reduce(what, self._op, None, True)
+        batch.work = start_allreduce(comm, what, self._op)
         self._sent.append(batch)
-        self._count(batch.used * _core.type_sizes[dtype])
+        self._count(batch.used * size_of(dtype))
 
     def _copy_out(self, batch: _Batch) -> None:
         if batch.memory is None:
             return
         for first, gradient in batch.entries:
             batch.memory.copy_out(first, gradient)
-        self._stats.copied_bytes += batch.used * _core.type_sizes[batch.memory.dtype]
+        self._stats.copied_bytes += batch.used * size_of(_bucket_memory.kind_of(batch.memory))
 
     def _drop(self) -> None:
         for batch in [*self._sent, *self._open.values()]:
             if batch.memory is not None:
-                self._free.setdefault(batch.memory.dtype, []).append(batch.memory)
+                self._free.setdefault(_bucket_memory.kind_of(batch.memory), []).append(batch.memory)
         self._sent, self._open, self._noted = [], {}, []
 
-    def _memory(self, dtype: str, count: int) -> _core.SharedArray:
+    def _memory(self, dtype: str, count: int) -> Any:
         free = self._free.get(dtype)
-        return free.pop() if free else _core.SharedArray([max(1, count)], dtype)
+        return free.pop() if free else memory_of(dtype, max(1, count))
 
     def _make_room(self, batch: _Batch, dtype: str, needed: int, capacity: int) -> None:
         if batch.memory.size >= needed:
             return
-        larger = _core.SharedArray([min(capacity, max(needed, 2 * batch.memory.size))], dtype)
+        larger = memory_of(dtype, min(capacity, max(needed, 2 * batch.memory.size)))
         larger.copy_in(0, batch.memory.slice(0, batch.used))
         batch.memory = larger
 
@@ -295,4 +296,4 @@ def _described(entry: tuple[int, int]) -> str:
     number, count = entry
     if number == _NOTHING:
         return "nothing"
-    return "None" if entry == _NO_GRADIENT else f"{count} {_core.data_types[number]}"
+    return "None" if entry == _NO_GRADIENT else f"{count} {_bucket_memory.name_of(number)}"

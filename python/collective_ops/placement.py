@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _core
+from ._bucket_memory import described, flat_tensor, memory_of
+from ._device_group import BACKENDS
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -37,16 +38,16 @@ class Slot:
 
 
 class Placement:
-    """Shared memory for the gradients of `parameters`, in reverse order as backward makes them: one piece
-    per `bucket_bytes` and type. Public: slots, memories (SharedArray), layout (type, count)."""
+    """Shared memory, or a card's, for the gradients of `parameters`, in reverse order as backward makes them:
+    one piece per `bucket_bytes`, type and device. Public: slots, memories, layout (kind, count)."""
 
     def __init__(self, parameters: Iterable[Any], bucket_bytes: int) -> None:
-        self.memories: list[_core.SharedArray] = []
+        self.memories: list[Any] = []
         self.slots: list[Slot] = []
         parameters = _usable(parameters)
         for members in _partition(parameters, bucket_bytes):
             self._place(members)
-        self.layout = [(_core_name(slot.place.dtype), slot.place.numel()) for slot in self.slots]
+        self.layout = [described(slot.place) for slot in self.slots]
         self._by_address = {slot.address: slot for slot in self.slots}
         warn_if_ddp_reduces(parameters)
 
@@ -75,12 +76,10 @@ class Placement:
                 slot.bind()
 
     def _place(self, members: list[Any]) -> None:
-        import torch
-
-        dtype, steps = members[0].dtype, [_padded(parameter) for parameter in members]
-        memory = _core.SharedArray([sum(steps)], _core_name(dtype))
+        steps = [_padded(parameter) for parameter in members]
+        memory = memory_of(described(members[0].detach())[0], sum(steps))
         memory.zero()
-        flat, first = torch.from_dlpack(memory), 0
+        flat, first = flat_tensor(memory), 0
         for parameter, step in zip(members, steps, strict=True):
             place = flat[first : first + parameter.numel()]
             slot = Slot(parameter, place, None, place.data_ptr())
@@ -121,10 +120,10 @@ def _usable(parameters: Iterable[Any]) -> list[Any]:
                 f"GradientBucket(parameters=...): a {type(parameter).__name__} is no torch parameter; give "
                 "model.parameters()"
             )
-        if parameter.device.type != "cpu":
+        if parameter.device.type not in ("cpu", *BACKENDS):
             raise InvalidArgumentError(
                 f"GradientBucket(parameters=...): a parameter lies on {parameter.device}; gradients are "
-                "placed in the host's memory. Keep the model on the CPU"
+                "placed in the memory of the host, or of a card (npu, cuda)"
             )
     found = [parameter for parameter in unique if parameter.requires_grad and parameter.numel() > 0]
     if not found:
@@ -141,12 +140,13 @@ def _partition(parameters: list[Any], bucket_bytes: int) -> list[list[Any]]:
     open_parts: dict[Any, tuple[list[Any], int]] = {}
     for parameter in parameters:
         size = _padded(parameter) * parameter.element_size()
-        members, used = open_parts.get(parameter.dtype, ([], 0))
+        kind = parameter.dtype, parameter.device
+        members, used = open_parts.get(kind, ([], 0))
         if not members or used + size > bucket_bytes:
             members, used = [], 0
             parts.append(members)
         members.append(parameter)
-        open_parts[parameter.dtype] = (members, used + size)
+        open_parts[kind] = (members, used + size)
     return parts
 
 
@@ -154,10 +154,6 @@ def _padded(parameter: Any) -> int:
     """Elements of its place, a multiple of the alignment."""
     step = _ALIGNMENT // parameter.element_size()
     return -(-parameter.numel() // step) * step
-
-
-def _core_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _copy(gradient: Any, view: Any) -> None:

@@ -1,0 +1,21 @@
+"""Reductions that a name alone does not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PreMulSum:
+    """The op of a sum of factor * element; made by `premul_sum`."""
+
+    factor: float
+    op = "premul_sum"
+
+
+def premul_sum(factor: float) -> PreMulSum:
+    """`op` of a sum in which this rank's elements are first multiplied by `factor`; ranks may differ in it.
+
+    For floating and complex types. PyTorch's own such object is understood too.
+    """
+    return PreMulSum(float(factor))
