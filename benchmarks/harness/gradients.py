@@ -18,6 +18,17 @@ LABELS = {
 }
 
 
+def gradient_sizes() -> list[int]:
+    """Elements of each gradient."""
+    import torch
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+    from resnet import ResNet50
+
+    with torch.device("meta"):  # shapes alone
+        return [parameter.numel() for parameter in ResNet50(num_classes=1000).parameters()]
+
+
 class GradientCase:
     """`way`: a key of LABELS."""
 
@@ -26,10 +37,7 @@ class GradientCase:
         import torch
         import torch.distributed as dist
 
-        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-        from resnet import resnet50
-
-        sizes = [p.numel() for p in resnet50(num_classes=1000).parameters()]
+        sizes = gradient_sizes()
         make = ops.empty if way == "shared" else torch.zeros
         self.tensors = [make(count) for count in sizes]
         self.data = torch.zeros(sum(sizes) if way == "gloo-buckets" else 0)

@@ -24,6 +24,8 @@ import costs_benchmark  # noqa: E402
 from harness import cases, contenders, figures, report  # noqa: E402
 from harness.cases import Case  # noqa: E402
 from harness.figures import DIRECT, DIRECT_AGAIN, GLOO, PRIVATE, PYTHON, Row  # noqa: E402
+from harness.gradients import BYTES as GRADIENT_BYTES  # noqa: E402
+from harness.gradients import LABELS, gradient_sizes  # noqa: E402
 from harness.rank_group import GroupError, RankGroup  # noqa: E402
 from harness.schedule import Bench, Contender, Effort  # noqa: E402
 
@@ -403,6 +405,22 @@ def test_the_benchmark_runs_and_writes_what_it_measured(tmp_path: Path) -> None:
         assert all(0 < value < 60 for values in row["seconds"].values() for value in values)
     assert done.stdout.count("\n    4 KiB ") == len(cases.COLLECTIVES) - 1
     assert "left out" not in done.stderr
+
+
+@needs_torch
+def test_the_gradients_are_those_of_the_example() -> None:
+    sizes = gradient_sizes()
+    assert (len(sizes), 4 * sum(sizes)) == (161, GRADIENT_BYTES)
+
+
+@pytest.mark.slow
+@needs_core
+@needs_torch
+def test_the_gradients_of_resnet50_are_measured() -> None:
+    done = run_program("allreduce_benchmark.py", "--gradients", "--ranks", "2", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "161 gradients, 102.2 MB, 2 ranks" in done.stdout
+    assert all(label in done.stdout for label in LABELS.values())
 
 
 @needs_core
