@@ -2,6 +2,7 @@
 // outside, the last calls of a trace file, the table of environment variables, the limits of memory.
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <pybind11/stl.h>
 
 #include "base/environment.h"
+#include "communicator/members.h"
 #include "communicator/status.h"
 #include "errors.h"
 #include "memory/headroom.h"
@@ -76,14 +78,21 @@ py::dict call_from(const CallRecord& record, const TraceFileInfo& info) {
 py::dict last_calls(const std::string& path, size_t count) {
   TraceFileReader file = take(TraceFileReader::open(path));
   std::deque<CallRecord> kept;
+  std::map<uint32_t, std::string> groups;
   for (auto entry = file.next(); entry != TraceFileReader::Entry::kEnd; entry = file.next()) {
+    if (entry == TraceFileReader::Entry::kGroup)
+      groups[file.group().id] = group_text(file.group().name, file.group().ranks);
     if (entry != TraceFileReader::Entry::kCall || count == 0) continue;
     if (kept.size() == count) kept.pop_front();
     kept.push_back(file.call());
   }
   const TraceFileInfo& info = file.info();
   py::list calls;
-  for (const CallRecord& record : kept) calls.append(call_from(record, info));
+  for (const CallRecord& record : kept) {
+    py::dict call = call_from(record, info);
+    call["group_text"] = text_from(groups[record.group]);
+    calls.append(call);
+  }
   py::dict result;
   result["job"] = text_from(info.job_id);
   result["rank"] = info.rank;

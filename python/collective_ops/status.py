@@ -342,7 +342,7 @@ def _call_cells(call: dict[str, Any] | None) -> tuple[str, str, str, str]:
     if call["collective"] != "barrier":
         text += f" of {call['count']} {call['type']}"
     if call["group"]:
-        text += f" in group {call['group']}"
+        text += f" in {call['group_text'] or call['group']}"
     waited = "-"
     if call["waited_for"] is not None:
         waited = f"rank {call['waited_for']}, {call['waited_ns'] / 1e6:.1f} ms"

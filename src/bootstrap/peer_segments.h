@@ -57,9 +57,9 @@ class PeerSegments {
   // What is known of a peer, and what it knows.
   struct Peer {
     std::vector<Entry> segments;
-    uint64_t newest = 0;         // of its publications, the number
-    std::vector<uint32_t> live;  // and what that one listed
-    bool complete = false;       // whether it listed all
+    uint64_t newest = 0;              // of its publications, the number
+    std::vector<uint32_t> live;       // and what that one listed
+    bool complete = false;            // whether it listed all
     std::vector<uint32_t> published;  // to it, by us
   };
   Status take(Message message);

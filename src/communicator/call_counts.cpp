@@ -220,19 +220,17 @@ Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, const Me
       const uint64_t expected = to.counts[n + source];
       counts[source * n + destination] = sent;
       if (sent == expected || ++different > kNamedPairs) continue;
-      pairs +=
-          fmt::format("{}rank {} sends {} bytes to rank {}, which expects {} bytes",
-                      pairs.empty() ? "" : "; ", members.ranks[source], sent * element,
-                      members.ranks[destination], expected * element);
+      pairs += fmt::format("{}rank {} sends {} bytes to rank {}, which expects {} bytes",
+                           pairs.empty() ? "" : "; ", members.ranks[source], sent * element,
+                           members.ranks[destination], expected * element);
     }
   }
   if (different > 0) {
     if (different > kNamedPairs) pairs += fmt::format("; and {} more pairs", different - kNamedPairs);
-    return Status(
-        ErrorCode::kMismatch,
-        fmt::format("{} of {} (call #{} of {}): {}. What a rank sends to another must be what "
-                    "that one expects from it; compare the ranks' lists of counts",
-                    name_of(call.collective), name_of(call.type), sequence, members.text(), pairs));
+    return Status(ErrorCode::kMismatch,
+                  fmt::format("{} of {} (call #{} of {}): {}. What a rank sends to another must be what "
+                              "that one expects from it; compare the ranks' lists of counts",
+                              name_of(call.collective), name_of(call.type), sequence, members.text(), pairs));
   }
   if (call.collective == Collective::kAllToAllV) return counts;
   std::vector<size_t> of_ranks(n);

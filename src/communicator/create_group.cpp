@@ -1,5 +1,5 @@
-// A new group: its members find each other by name and list, take the same memory, and wait until all have it.
-// So either all get a group, or each gets an error that names who is missing.
+// A new group: its members find each other by name and list, take the same memory, and wait until all have
+// it. So either all get a group, or each gets an error that names who is missing.
 #include <algorithm>
 #include <ctime>
 
@@ -34,9 +34,10 @@ Status check_ranks(std::span<const int> ranks, int own_rank, int size, const std
       return invalid(ranks, fmt::format("{} stands there twice", ranks[i]));
   }
   if (std::find(ranks.begin(), ranks.end(), own_rank) == ranks.end()) {
-    return invalid(ranks, fmt::format("this is rank {}, which is not in it; members alone create a group, and "
-                                      "other ranks go on without",
-                                      own_rank));
+    return invalid(ranks,
+                   fmt::format("this is rank {}, which is not in it; members alone create a group, and "
+                               "other ranks go on without",
+                               own_rank));
   }
   return {};
 }
@@ -103,14 +104,14 @@ Status await_members(const shm::GroupMemory& memory, const Meeting& meeting, Hos
 // What members that fail to meet are told.
 Status described(const Status& reason, const Meeting& meeting, int64_t begun_ns) {
   const double waited = static_cast<double>(monotonic_ns() - begun_ns) * 1e-9;
-  const std::string_view advice =
-      reason.code() == ErrorCode::kRendezvous
-          ? ". All members, and they alone, call this with the same list in the same order and the same name; "
-            "connect_timeout or HCCL_CONNECT_TIMEOUT sets how long they wait"
-          : "";
-  return {reason.code(), fmt::format("creating {}: {} (rank {} waited {:.3f} s){}", meeting.members.text(),
-                                     reason.message(), meeting.members.world_rank(meeting.rank), waited,
-                                     advice)};
+  const std::string_view advice = reason.code() == ErrorCode::kRendezvous
+                                      ? ". All members, and they alone, call this with the same list in the "
+                                        "same order and the same name; "
+                                        "connect_timeout or HCCL_CONNECT_TIMEOUT sets how long they wait"
+                                      : "";
+  return {reason.code(),
+          fmt::format("creating {}: {} (rank {} waited {:.3f} s){}", meeting.members.text(), reason.message(),
+                      meeting.members.world_rank(meeting.rank), waited, advice)};
 }
 
 }  // namespace
@@ -119,8 +120,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create_group(std::span<const
                                                                  const GroupOptions& options) {
   Group& parent = parts_->queue->group();
   if (parts_->queue->forked()) {
-    return Status(ErrorCode::kNotInitialized, "this process is a fork of a rank: only the process that called "
-                                              "init_hccl may create groups");
+    return Status(ErrorCode::kNotInitialized,
+                  "this process is a fork of a rank: only the process that called "
+                  "init_hccl may create groups");
   }
   if (Status status = check_ranks(ranks, rank(), world_size(), parent.members().text()); !status.ok())
     return status;

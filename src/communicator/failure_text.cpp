@@ -176,10 +176,11 @@ Status timed_out(const shm::GroupMemory& memory, const Members& members, const P
 }
 
 Status peer_lost(const Members& members, int rank, const shm::Signature& own, const std::string& what) {
-  return {ErrorCode::kPeerLost,
-          fmt::format("{}, while rank {} was in {}. Look at that rank's own log for its first error; the group "
-                      "cannot go on, start the job again",
-                      what, members.world_rank(rank), place_of(own, members))};
+  return {
+      ErrorCode::kPeerLost,
+      fmt::format("{}, while rank {} was in {}. Look at that rank's own log for its first error; the group "
+                  "cannot go on, start the job again",
+                  what, members.world_rank(rank), place_of(own, members))};
 }
 
 }  // namespace collective_ops

@@ -37,7 +37,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       rank_(settings.rank),
       peers_(std::move(peers)),
       settings_(settings),
-      waiter_(memory, settings.rank, memory.world_size() > settings.cores, *this),
+      waiter_(memory, settings.rank, settings.oversubscribed(), *this),
       executor_(memory, settings.rank, waiter_, *this),
       cache_(settings.rank, memory.world_size(), settings.forced),
       addresses_(static_cast<size_t>(memory.world_size())),
@@ -53,7 +53,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
   probe_reading();
   messages_ = std::make_shared<Messages>(
       memory_, settings_.host->peers_of(members()),
-      MessageSettings{rank_, members(), world_size() > settings_.cores,
+      MessageSettings{rank_, members(), settings_.oversubscribed(),
                       settings_.forced.path == PathChoice::kStaged, settings_.exec_timeout},
       static_cast<MessageHost&>(*this));
 }
@@ -307,15 +307,15 @@ bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t byt
   return fail(std::move(status));
 }
 
-// Whether ranks may read each other's memory is found by trying, once, in both directions, by all ranks of the
-// world.
+// Whether ranks may read each other's memory is found by trying, once, in both directions, by all ranks of
+// the world.
 void Group::probe_reading() {
   static const uint64_t probe = shm::kProbe;
   shm::RankState& mine = memory_.state(rank_);
   mine.probe.store(reinterpret_cast<uint64_t>(&probe), std::memory_order_release);
   if (!members().is_world()) {
-    const bool inherited = settings_.host != nullptr && settings_.host->reads_peers();
-    mine.reads_peers.store(inherited ? shm::kReads : shm::kReadsNot, std::memory_order_release);
+    mine.reads_peers.store(settings_.host->reads_peers() ? shm::kReads : shm::kReadsNot,
+                           std::memory_order_release);
     return;
   }
   bool reads = settings_.probe_reading && world_size() > 1;
@@ -373,7 +373,8 @@ bool Group::await(int peer) {
     peers_go_direct_ = eager_or_direct_ && line.input_segment != 0;
     return !peers_go_direct_;
   }
-  if (line.history != history_) return fail(earlier_mismatch(memory_, members(), rank_, peer, own_.sequence()));
+  if (line.history != history_)
+    return fail(earlier_mismatch(memory_, members(), rank_, peer, own_.sequence()));
   return fail(mismatch(memory_, members(), rank_, own_));
 }
 
@@ -405,16 +406,14 @@ Status Group::check_peers(int peer) {
 // group: at the deadline each can say where the other one is.
 void Group::note_waiting() {
   const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
-  if (members().is_world() || settings_.host == nullptr || monotonic_ns() - begun < kNoteNs) return;
+  if (members().is_world() || monotonic_ns() - begun < kNoteNs) return;
   noted_ = true;
   settings_.host->note(this, "waits in " + place_of(own_, members()));
 }
 
 Status Group::timed_out(int peer) {
   const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
-  std::string elsewhere;
-  if (settings_.host != nullptr)
-    elsewhere = settings_.host->elsewhere(members().world_rank(peer), members());
+  std::string elsewhere = settings_.host->elsewhere(members().world_rank(peer), members());
   return collective_ops::timed_out(memory_, members(), *peers_,
                                    {rank_, peer, own_, monotonic_ns() - begun, std::move(elsewhere)});
 }
@@ -466,12 +465,10 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
                                    : counters_.staged_calls);
 }
 
-void Group::abort(const Status& reason) {
-  (void)break_group(reason);
-}
+void Group::abort(const Status& reason) { (void)break_group(reason); }
 
 Status Group::leave() {
-  if (settings_.host != nullptr) settings_.host->note(this, "");
+  settings_.host->note(this, "");
   shm::RankState& mine = memory_.state(rank_);
   const uint64_t summary = sequence_ << 32 | own_.after(history_);
   mine.left_with.store(summary, std::memory_order_relaxed);

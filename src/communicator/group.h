@@ -32,7 +32,10 @@ struct GroupSettings {
   Forced forced;
   bool probe_reading = false;  // try process_vm_readv; all ranks construct their group at the same time then
   Members members;
-  std::shared_ptr<Host> host;  // nullptr: none, so nothing is known of other groups
+  std::shared_ptr<Host> host;
+
+  // Whether ranks of this host, also those of other groups, outnumber its cores.
+  bool oversubscribed() const { return host->world_size() > cores; }
 };
 
 class Group final : private CallHost, private shm::WaitObserver, private MessageHost {

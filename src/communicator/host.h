@@ -42,6 +42,7 @@ class Host : public std::enable_shared_from_this<Host> {
   Host& operator=(const Host&) = delete;
 
   int world_rank() const { return world_rank_; }
+  int world_size() const { return world_.world_size(); }
   // Of every group, the world too: when the last one has left, so has this rank.
   void enter() { groups_.fetch_add(1); }
   void leave() {

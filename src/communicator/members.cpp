@@ -44,9 +44,10 @@ std::string Members::list(std::span<const int> chosen) const {
 
 std::string group_text(std::string_view name, std::span<const int> world_ranks) {
   const size_t shown = std::min(world_ranks.size(), kNamedRanks);
-  return fmt::format("group {}of {} {}{}", name.empty() ? "" : fmt::format("\"{}\" ", name),
-                     world_ranks.size() == 1 ? "rank" : "ranks", fmt::join(world_ranks.first(shown), ","),
-                     shown < world_ranks.size() ? fmt::format(" and {} more", world_ranks.size() - shown) : "");
+  return fmt::format(
+      "group {}of {} {}{}", name.empty() ? "" : fmt::format("\"{}\" ", name),
+      world_ranks.size() == 1 ? "rank" : "ranks", fmt::join(world_ranks.first(shown), ","),
+      shown < world_ranks.size() ? fmt::format(" and {} more", world_ranks.size() - shown) : "");
 }
 
 }  // namespace collective_ops

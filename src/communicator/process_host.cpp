@@ -68,8 +68,7 @@ std::optional<Parsed> parse(const Message& message, const Members& members) {
   if (header.size() < sizeof(GroupMail)) return std::nullopt;
   std::memcpy(&parsed.mail, header.data(), sizeof(GroupMail));
   const GroupMail& mail = parsed.mail;
-  if (mail.tag != kGroupMail || mail.ranks != members.ranks.size() ||
-      mail.name_bytes != members.name.size())
+  if (mail.tag != kGroupMail || mail.ranks != members.ranks.size() || mail.name_bytes != members.name.size())
     return std::nullopt;
   const size_t list = mail.ranks * sizeof(int), behind = sizeof(mail) + list + mail.name_bytes;
   if (header.size() < behind || mail.code >= static_cast<uint32_t>(kErrorCodeCount)) return std::nullopt;
@@ -146,8 +145,9 @@ class ProcessHost final : public Host {
     auto segment = SharedSegment::map(message->fd.release());
     if (!segment.ok()) return segment.status();
     if (segment->size() < shm::GroupMemory::bytes_needed(static_cast<int>(members.ranks.size()))) {
-      return Status(ErrorCode::kInternal, fmt::format("rank {} sent {} bytes of memory for a group of {}",
-                                                      members.ranks[0], segment->size(), members.ranks.size()));
+      return Status(ErrorCode::kInternal,
+                    fmt::format("rank {} sent {} bytes of memory for a group of {}", members.ranks[0],
+                                segment->size(), members.ranks.size()));
     }
     return keep(std::move(*segment));
   }

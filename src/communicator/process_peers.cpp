@@ -110,7 +110,8 @@ class ProcessPeers final : public Peers {
   Status publish(uint32_t id) {
     if (Status status = shared_->segments.publish(id, ranks_); !status.ok()) return status;
     const std::vector<uint32_t> live = SharedHeap::instance().live_segments();
-    std::erase_if(published_, [&](uint32_t old) { return !std::binary_search(live.begin(), live.end(), old); });
+    std::erase_if(published_,
+                  [&](uint32_t old) { return !std::binary_search(live.begin(), live.end(), old); });
     published_.push_back(id);
     return {};
   }

@@ -25,7 +25,7 @@ std::string_view name_of(Activity activity);  // "absent", "outside", "waiting",
 struct RankStatus {
   int rank = 0;        // in the group
   int world_rank = 0;  // equal where the group is the world
-  int64_t pid = 0;  // in the rank's own PID namespace; 0: not joined
+  int64_t pid = 0;     // in the rank's own PID namespace; 0: not joined
   Activity activity = Activity::kAbsent;
   uint64_t issued = 0;    // calls begun
   uint64_t finished = 0;  // calls completed

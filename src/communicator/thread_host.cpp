@@ -103,8 +103,8 @@ Result<std::shared_ptr<std::byte>> thread_memory(size_t bytes) {
   void* data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return Status(ErrorCode::kOutOfMemory,
-                  fmt::format("no room for the {} bytes that threads share: {}", bytes, std::strerror(errno)));
+    return Status(ErrorCode::kOutOfMemory, fmt::format("no room for the {} bytes that threads share: {}",
+                                                       bytes, std::strerror(errno)));
   }
   return std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
                                     [bytes](std::byte* begin) { ::munmap(begin, bytes); });

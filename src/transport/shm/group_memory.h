@@ -96,7 +96,7 @@ struct alignas(2 * kCacheLine) RankState {
   std::atomic<uint64_t> progress;                      // sequence << 24 | step of this rank's call
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // peers that sleep on a word of this rank
   std::atomic<uint32_t> left;                          // 1: has left the group in an orderly way
-  std::atomic<uint64_t> left_with;  // then: sequence << 32 | history of its last call
+  std::atomic<uint64_t> left_with;                     // then: sequence << 32 | history of its last call
   std::atomic<uint64_t>
       probe;  // address in this rank's process of kProbe, for peers to try to read; 0: not yet
   std::atomic<uint32_t>

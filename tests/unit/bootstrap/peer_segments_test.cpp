@@ -34,42 +34,42 @@ SegmentOffset* place_of(const HostGroup& group, int rank) {
 }
 
 TEST(PeerSegments, EveryRankReadsAndWritesTheOthersBuffers) {
-  EXPECT_THAT(
-      run_group(4,
-                [](HostGroup& group) -> std::string {
-                  SharedHeap& heap = SharedHeap::instance();
-                  PeerSegments segments(group.mailbox.get(), group.rank, 4);
-                  auto buffer = heap.allocate(1000);
-                  if (!buffer.ok()) return text_of(buffer.status());
-                  auto* mine = static_cast<unsigned char*>((*buffer)->data());
-                  std::memset(mine, 0, 1000);
-                  *place_of(group, group.rank) = *heap.find(mine, 1000);
-                  const std::vector<int> all = {0, 1, 2, 3};
-                  Status status = segments.publish(place_of(group, group.rank)->segment_id, all);
-                  if (!status.ok()) return text_of(status);
-                  meet(group);
-                  mine[group.rank] = 'x';
-                  for (int rank = 0; rank < 4; ++rank) {
-                    if (rank == group.rank) continue;
-                    const SegmentOffset place = *place_of(group, rank);
-                    auto mapping = segments.map(rank, place.segment_id, soon());
-                    if (!mapping.ok()) return text_of(mapping.status());
-                    if (segments.known(rank, place.segment_id) != *mapping) return "not remembered";
-                    if ((*mapping)->size() < place.offset + 1000) return "size";
-                    (*mapping)->data()[place.offset + static_cast<size_t>(group.rank)] = std::byte{'x'};
-                  }
-                  meet(group);
-                  for (int rank = 0; rank < 4; ++rank) {
-                    if (mine[rank] != 'x') return "rank did not write";
-                  }
-                  if (!segments.publish(place_of(group, group.rank)->segment_id, all).ok())
-                    return "publish is once";
-                  if (group.mailbox->receive([](const Message&) { return true; }, 0).ok())
-                    return "published twice";
-                  meet(group);
-                  return "ok";
-                }),
-      Each("ok"));
+  EXPECT_THAT(run_group(4,
+                        [](HostGroup& group) -> std::string {
+                          SharedHeap& heap = SharedHeap::instance();
+                          PeerSegments segments(group.mailbox.get(), group.rank, 4);
+                          auto buffer = heap.allocate(1000);
+                          if (!buffer.ok()) return text_of(buffer.status());
+                          auto* mine = static_cast<unsigned char*>((*buffer)->data());
+                          std::memset(mine, 0, 1000);
+                          *place_of(group, group.rank) = *heap.find(mine, 1000);
+                          const std::vector<int> all = {0, 1, 2, 3};
+                          Status status = segments.publish(place_of(group, group.rank)->segment_id, all);
+                          if (!status.ok()) return text_of(status);
+                          meet(group);
+                          mine[group.rank] = 'x';
+                          for (int rank = 0; rank < 4; ++rank) {
+                            if (rank == group.rank) continue;
+                            const SegmentOffset place = *place_of(group, rank);
+                            auto mapping = segments.map(rank, place.segment_id, soon());
+                            if (!mapping.ok()) return text_of(mapping.status());
+                            if (segments.known(rank, place.segment_id) != *mapping) return "not remembered";
+                            if ((*mapping)->size() < place.offset + 1000) return "size";
+                            (*mapping)->data()[place.offset + static_cast<size_t>(group.rank)] =
+                                std::byte{'x'};
+                          }
+                          meet(group);
+                          for (int rank = 0; rank < 4; ++rank) {
+                            if (mine[rank] != 'x') return "rank did not write";
+                          }
+                          if (!segments.publish(place_of(group, group.rank)->segment_id, all).ok())
+                            return "publish is once";
+                          if (group.mailbox->receive([](const Message&) { return true; }, 0).ok())
+                            return "published twice";
+                          meet(group);
+                          return "ok";
+                        }),
+              Each("ok"));
 }
 
 // A rank whose sizes vary releases segments; its peers' mappings and descriptors must not pile up.
@@ -186,8 +186,8 @@ TEST(PeerSegments, HeldMappingsStay) {
                             Status status = segments.publish(place_of(group, group.rank)->segment_id, peers);
                             if (!status.ok()) return text_of(status);
                             meet(group);
-                            auto mapping =
-                                segments.map(1 - group.rank, place_of(group, 1 - group.rank)->segment_id, soon());
+                            auto mapping = segments.map(1 - group.rank,
+                                                        place_of(group, 1 - group.rank)->segment_id, soon());
                             if (!mapping.ok()) return text_of(mapping.status());
                             if (round == 0) held = *mapping;
                             meet(group);

@@ -245,7 +245,8 @@ TEST(Groups, CallsCrossedBetweenGroups) {
   });
   EXPECT_EQ(seen[0].code(), ErrorCode::kTimeout);
   EXPECT_EQ(seen[1].code(), ErrorCode::kTimeout);
-  EXPECT_THAT(seen[0].message(), HasSubstr("of group \"a\" of ranks 0,1,2 for rank 1, which has made no call"));
+  EXPECT_THAT(seen[0].message(),
+              HasSubstr("of group \"a\" of ranks 0,1,2 for rank 1, which has made no call"));
   // Whichever of them fails first leaves a word of it.
   EXPECT_THAT(seen[0].message(), HasSubstr("in call #1 (all_reduce of 1 int64, op sum) of group \"b\""));
   EXPECT_THAT(seen[1].message(), HasSubstr("in call #1 (all_reduce of 1 int64, op sum) of group \"a\""));
@@ -262,8 +263,9 @@ TEST(Groups, ACallOnTheWorldWhileAnotherWaitsInAGroup) {
     while (seen[0].ok() || seen[1].ok()) std::this_thread::yield();
   });
   EXPECT_THAT(seen[0].message(), HasSubstr("in call #1 (barrier) of group \"g\" of ranks 0,1"));
-  EXPECT_THAT(seen[1].message(), testing::AnyOf(HasSubstr("is in call #1 (barrier) of the group of all ranks"),
-                                                HasSubstr("which has made no call yet")));
+  EXPECT_THAT(seen[1].message(),
+              testing::AnyOf(HasSubstr("is in call #1 (barrier) of the group of all ranks"),
+                             HasSubstr("which has made no call yet")));
 }
 
 TEST(Groups, AbortEndsABlockedCallOfItsGroupAlone) {
@@ -318,8 +320,9 @@ TEST(Groups, LeavingOneIsSaidInIt) {
     } else {
       const Status status = group->barrier();
       EXPECT_EQ(status.code(), ErrorCode::kPeerLost);
-      EXPECT_THAT(status.message(), HasSubstr("rank 1 left the group after call #1, while rank 0 was in call #2 "
-                                              "(barrier) of group \"short\" of ranks 1,0"));
+      EXPECT_THAT(status.message(),
+                  HasSubstr("rank 1 left the group after call #1, while rank 0 was in call #2 "
+                            "(barrier) of group \"short\" of ranks 1,0"));
     }
     EXPECT_EQ(summed(world, 0), 1);
   });
