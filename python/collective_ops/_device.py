@@ -37,7 +37,7 @@ def _run(comm: Any, function: Callable[..., Any], *arguments: Any, group: Any = 
 
 
 def _allreduce(comm: Any, tensor: Any, op: Any, async_op: bool, timeout: Any) -> Any:
-    scaled = _Scaled(op)
+    scaled = _Scaled(op, tensor)
     group = _agreed(comm, "allreduce", [tensor], timeout, op)
     place = scaled.source(_packed(tensor), in_place=True)
     work = _distributed().all_reduce(place, scaled.torch_op, group, async_op=True)
@@ -57,10 +57,12 @@ def _allgather(comm: Any, tensor: Any, out: Any, async_op: bool, timeout: Any) -
         tensor, out = out, tensor
     if isinstance(out, list | tuple):
         _require(len(out) == ranks, f"the list has {len(out)} arrays, but there are {ranks} ranks")
-        even = len({part.numel() for part in out}) == 1
-        own = out[comm.rank].numel()
-        _require(own == tensor.numel(), f"the array of this rank has {own} elements, tensor {tensor.numel()}")
+        sizes = [part.numel() for part in out]
+        _require_sizes(out[comm.rank], "the array of this rank", tensor.numel())
+        even = len(set(sizes)) == 1
         group = _agreed(comm, "allgather", [tensor, *out], timeout, even=even)
+        if not even:
+            _compare_lists(comm, sizes, timeout)
         places = [_packed(part) for part in out]
         work = _distributed().all_gather(places, _packed(tensor), group, async_op=True)
         return _finished(work, lambda: _all_copied(places, out), async_op, timeout)
@@ -76,7 +78,7 @@ def _allgather(comm: Any, tensor: Any, out: Any, async_op: bool, timeout: Any) -
 def _reducescatter(
     comm: Any, tensor: Any, op: Any, out: Any, async_op: bool, timeout: Any, counts: Sequence[int] | None
 ) -> Any:
-    ranks, scaled = comm.world_size, _Scaled(op)
+    ranks, scaled = comm.world_size, _Scaled(op, tensor)
     if out is None:
         _require(counts is None, "counts need out, an array for this rank's part")
         rows = tensor.shape[0] if tensor.dim() else -1
@@ -104,7 +106,7 @@ def _reducescatter(
 
 
 def _reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool, timeout: Any) -> Any:
-    scaled = _Scaled(op)
+    scaled = _Scaled(op, tensor)
     group = _agreed(comm, "reduce", [tensor], timeout, op, root)
     is_root = comm.rank == root
     # Some libraries leave partial sums in what the others give.
@@ -125,6 +127,7 @@ def _gather(
         out = tensor.new_empty((ranks, *tensor.shape))
     pieces = _pieces(out, "out", ranks, tensor, uneven) if is_root else []
     group = _agreed(comm, "gather", [tensor, *pieces], timeout, root=root, even=not uneven)
+    _compare_pieces(comm, uneven, root, tensor, pieces, timeout)
     places = [_packed(piece) for piece in pieces]
     work = _distributed().gather(_packed(tensor), places or None, _global(group, root), group, async_op=True)
 
@@ -142,6 +145,7 @@ def _scatter(
     _require(not is_root or tensor is not None, f"rank {root} is the root, so it gives the tensor")
     pieces = _pieces(tensor, "tensor", comm.world_size, out, uneven) if is_root else []
     group = _agreed(comm, "scatter", [out, *pieces], timeout, root=root, even=not uneven)
+    _compare_pieces(comm, uneven, root, out, pieces, timeout)
     place = _packed(out)
     parts = [_packed(piece) for piece in pieces] or None
     work = _distributed().scatter(place, parts, _global(group, root), group, async_op=True)
@@ -159,6 +163,7 @@ def _alltoall(
         sent, received = [part.numel() for part in tensor], [part.numel() for part in out]
         group = _agreed(comm, "alltoall", [*tensor, *out], timeout, even=False)
     else:
+        _require(tensor.dim() > 0, "an array without dimensions has no parts; give it one")
         sent = _elements(tensor, in_splits, ranks)
         if out is None:
             rows = tensor.shape[0] if out_splits is None else sum(out_splits)
@@ -181,9 +186,13 @@ _FUNCTIONS = {name: globals()[f"_{name}"] for name in _CALLS}
 class _Scaled:
     """An op by means of what every backend has: factors are multiplied and averages divided here."""
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, tensor: Any) -> None:
         self._name = _core.reduce_op_name(op)
-        self._factor = float(op.factor) if self._name == "premul_sum" else 1.0
+        self._factor = 1.0
+        if self._name == "premul_sum":
+            self._factor = float(op.factor if hasattr(op, "factor") else op.__getstate__()[1])
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                raise UnsupportedTypeError(f"{type_name(tensor)} cannot be reduced with premul_sum")
         self.torch_op = getattr(_distributed().ReduceOp, _TORCH_OPS.get(self._name, "SUM"))
 
     def source(self, place: Any, in_place: bool = False) -> Any:
@@ -200,10 +209,11 @@ class _Scaled:
 
 
 class _DeviceWork:
-    """torch.distributed's work, with the two methods of the core's."""
+    """torch.distributed's work, with the two methods of the core's. `finish` divides, or copies into the
+    caller's array: it runs once, however often is waited, and also where nobody waits."""
 
-    def __init__(self, work: Any) -> None:
-        self._work = work
+    def __init__(self, work: Any, finish: Callable[[], Any]) -> None:
+        self._work, self._finish, self._waited, self._result = work, finish, False, None
 
     def wait(self, timeout: Any) -> None:
         """Without a timeout: ordered behind the call in the card's stream, as PyTorch does it."""
@@ -212,21 +222,24 @@ class _DeviceWork:
             self._work.wait(timedelta(seconds=seconds))
         else:
             self._work.wait()
+        if not self._waited:
+            self._waited, self._result = True, self._finish()
+
+    def result(self) -> Any:
+        return self._result
 
     def done(self) -> bool:
         return self._work.is_completed()
 
+    def __del__(self) -> None:
+        if not self._waited:
+            self._work.wait()
+            self._finish()
 
-def _finished(work: Any, result: Callable[[], Any], async_op: bool, timeout: Any) -> Any:
-    """`result` is called once, however often is waited."""
-    kept: list[Any] = []
 
-    def once() -> Any:
-        if not kept:
-            kept.append(result())
-        return kept[0]
-
-    pending = Work(_DeviceWork(work), once)
+def _finished(work: Any, finish: Callable[[], Any], async_op: bool, timeout: Any) -> Any:
+    device_work = _DeviceWork(work, finish)
+    pending = Work(device_work, device_work.result)
     return pending if async_op else pending.wait(timeout)
 
 
@@ -292,6 +305,22 @@ def _compare_lists(comm: Any, counts: list[int], timeout: Any) -> None:
         raise MismatchError(
             f"counts: {list(rows[0])} on rank {first}, but {list(rows[odd[0]])} on rank {other}"
         )
+
+
+def _compare_pieces(
+    comm: Any, uneven: bool, root: int, part: Any, pieces: Sequence[Any], timeout: Any
+) -> None:
+    """That the root's list has each rank's own size."""
+    if not uneven:
+        return
+    sizes = [piece.numel() for piece in pieces] or [0] * comm.world_size
+    rows = _everyones(comm, [part.numel(), *sizes], timeout)
+    for rank, row in enumerate(rows):
+        if rows[root][1 + rank] != row[0]:
+            raise MismatchError(
+                f"rank {comm.ranks[rank]} has {row[0]} elements, but the list of rank {comm.ranks[root]} has "
+                f"{rows[root][1 + rank]} for it"
+            )
 
 
 def _compare_splits(comm: Any, sent: list[int], received: list[int], timeout: Any) -> None:

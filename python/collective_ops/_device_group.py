@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from array import array
 from collections.abc import Callable
@@ -59,6 +60,15 @@ def leave() -> None:
         _initialised_here = False
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _forget() -> None:
+    """At the end of the process: ending a card's group then would wait for ranks that may have died."""
+    global _initialised_here
+    _initialised_here = False
+
+
+atexit.register(_forget)  # before _api's own, which was registered earlier
 
 
 def _make(comm: Any, kind: str, timeout: Any) -> Any:

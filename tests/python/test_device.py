@@ -12,6 +12,7 @@ from collective_ops import (
     GradientBucket,
     InvalidArgumentError,
     MismatchError,
+    UnsupportedTypeError,
     allgather,
     allreduce,
     alltoall,
@@ -59,6 +60,10 @@ def every_call() -> list[str]:
     assert off(allreduce(numbers, "avg")).tolist() == [-int(total // n)] * 3
     assert off(allreduce(on(torch.ones(2)), premul_sum(me + 1))).tolist() == [total, total]
     assert off(allreduce(on(torch.tensor(float(me))), "max")).item() == n - 1
+
+    dropped = on(torch.full((4, 2), me + 1.0))
+    allreduce(dropped[:, 0], "avg", async_op=True)  # nobody waits
+    assert off(dropped).tolist() == [[total / n, me + 1.0]] * 4
 
     assert off(broadcast(on(torch.full((2,), me)), src=1)).tolist() == [1, 1]
     assert off(allgather(on(torch.full((2,), me))))[:, 1].tolist() == list(range(n))
@@ -163,6 +168,14 @@ def different_calls() -> list[str]:
         lambda: allreduce(card.on_card(torch.ones(4))) if me else broadcast(card.on_card(torch.ones(4))),
         lambda: broadcast(card.on_card(torch.ones(4)), me),
         lambda: alltoall(None, card.on_card(torch.ones(3)), [1] * n, [1, 2] if me else [2, 1]),
+        lambda: gather(
+            card.on_card(torch.ones(2 + me)),
+            [card.on_card(torch.ones(2)) for _ in range(n)] if me == 0 else None,
+            uneven=True,
+        ),
+        lambda: allgather(
+            [card.on_card(torch.ones(2 + (r == me))) for r in range(n)], card.on_card(torch.ones(3))
+        ),
     ):
         with pytest.raises(MismatchError) as error:
             call()
@@ -184,6 +197,8 @@ def test_calls_that_differ_are_errors_on_all_ranks(rank_pool: RankPool) -> None:
             ("allreduce of", "broadcast of"),
             ("root 0", "root 1"),
             ("rank 0 sends 2 elements to rank 0, which expects 1",),
+            ("rank 1 has 3 elements, but the list of rank 0 has 2 for it",),
+            ("[3, 2] on rank 0, but [2, 3] on rank 1",),
         ],
         strict=True,
     ):
@@ -269,6 +284,9 @@ def wrong_arguments() -> None:
     refused("5 rows are no multiple", alltoall, None, tensor)
     refused("add up to the 5 rows", alltoall, None, tensor, [1, 1], [1, 1])
     refused("2 parts", reducescatter, tensor)
+    refused("without dimensions", alltoall, None, card.on_card(torch.tensor(1.0)))
+    with pytest.raises(UnsupportedTypeError, match="int64 cannot be reduced with premul_sum"):
+        allreduce(card.on_card(torch.ones(3, dtype=torch.int64)), premul_sum(0.5))
     barrier()  # both ranks were refused alike
 
 
