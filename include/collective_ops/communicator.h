@@ -253,9 +253,10 @@ class Communicator {
   Status recv(void* data, size_t count, DataType type, int from = kAnySource, int tag = 0,
               Received* received = nullptr);
   // All at once, posted in this order, and done when it returns: no order of sends and receives among the
-  // ranks can block it.
-  Status exchange(std::span<const Transfer> transfers);
-  // The same, without waiting: one Work for each, which go on by themselves. Before this rank leaves, its
+  // ranks can block it. `received`: empty, or one for each transfer.
+  Status exchange(std::span<const Transfer> transfers, std::span<Received> received = {});
+  // The same, without waiting: one Work for each, which go on by themselves; where one is refused, none begins,
+  // and each Work says so. Before this rank leaves, its
   // started sends are taken by their receivers, or it says which were not; receives that nothing has come for
   // are given up.
   std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers);

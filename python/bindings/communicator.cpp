@@ -12,138 +12,22 @@
 #include <fmt/format.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <collective_ops/communicator.h>
 
 #include "arguments.h"
 #include "array.h"
 #include "errors.h"
+#include "messages.h"
 #include "module.h"
+#include "pending_work.h"
+#include "waiting.h"
 
 namespace py = pybind11;
 using std::chrono::milliseconds;
 
 namespace collective_ops::python {
 namespace {
-
-// --- Waiting without the GIL, and Ctrl-C -----------------------------------------------------------
-
-// How often a long wait takes the GIL to look for signals.
-constexpr auto kSignalPeriod = milliseconds(50);
-
-// True while this thread is inside Wait, so that the group's own thread never asks for the GIL.
-thread_local bool waits_for_python = false;
-thread_local std::chrono::steady_clock::time_point next_look;
-
-// A thread that asks for the GIL while the interpreter ends would be ended by unwinding, through frames that
-// allow none: the process would abort. Such a thread (a daemon thread in a call) stays here instead.
-bool python_ends() {
-#if PY_VERSION_HEX >= 0x030d0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
-// Not for the thread that ends it, which leaves groups on its way.
-thread_local bool ends_python = false;
-void stay_if_python_ends() {
-  while (!ends_python && python_ends()) pause();
-}
-
-// Releases the GIL, and lets signals' handlers run during long waits (in the main thread, as always).
-class Wait {
- public:
-  Wait() {
-    ends_python = python_ends();  // who holds the GIL then is the thread that ends it
-    state_ = PyEval_SaveThread();
-    waits_for_python = true;
-  }
-  ~Wait() {
-    waits_for_python = false;
-    stay_if_python_ends();
-    PyEval_RestoreThread(state_);
-  }
-  Wait(const Wait&) = delete;
-  Wait& operator=(const Wait&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-
-Status look_for_signals() {
-  if (!waits_for_python) return {};
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_look) return {};
-  next_look = now + kSignalPeriod;
-  stay_if_python_ends();
-  const py::gil_scoped_acquire acquire;
-  if (PyErr_CheckSignals() == 0) return {};
-  return {ErrorCode::kInterrupted, "a signal's handler ended the wait"};  // its exception is what Python sees
-}
-
-// --- Arguments -------------------------------------------------------------------------------------
-
-// An argument of a call: the array itself where it is contiguous, else a packed copy of it.
-class Operand {
- public:
-  Operand(py::handle object, Access access, std::string_view name)
-      : array_(array_from(object, access, name)) {
-    if (array_.contiguous) return;
-    packed_ = std::make_unique<std::byte[]>(array_.bytes());
-    writes_back_ = access == Access::kWrite;
-  }
-  void pack_if_needed() const {
-    if (packed_) pack(array_, packed_.get());
-  }
-  void unpack_if_needed() {
-    if (std::exchange(writes_back_, false)) unpack(packed_.get(), array_);
-  }
-  void* pointer() const { return packed_ ? packed_.get() : array_.data; }
-  const Array& array() const { return array_; }
-
- private:
-  Array array_;
-  std::unique_ptr<std::byte[]> packed_;
-  bool writes_back_ = false;
-};
-
-// In place: `recv` alone.
-struct Operands {
-  std::optional<Operand> send;
-  std::optional<Operand> recv;
-};
-
-// --- An asynchronous call --------------------------------------------------------------------------
-
-class PendingWork {
- public:
-  PendingWork(std::shared_ptr<Work> work, Operands operands)
-      : work_(std::move(work)), operands_(std::move(operands)) {}
-
-  void wait(py::handle timeout) {
-    auto limit = milliseconds_from(timeout);
-    if (limit && limit->count() == 0) limit.reset();  // 0: for ever, as in every call
-    const Status status = [&] {
-      const Wait released;
-      return work_->wait(limit);
-    }();
-    check(status);
-    deliver();
-  }
-  // The result of a finished call into an array that is not contiguous; also where nobody waits.
-  void deliver() {
-    if (work_->done() && operands_.recv && work_->wait().ok()) operands_.recv->unpack_if_needed();
-  }
-  bool done() const { return work_->done(); }
-
- private:
-  std::shared_ptr<Work> work_;
-  Operands operands_;
-};
-
-using MaybeWork = std::shared_ptr<PendingWork>;
 
 // --- The communicator ------------------------------------------------------------------------------
 
@@ -337,6 +221,15 @@ class Group {
                       pair_of(mine, everyones, communicator.world_size(), true));
     });
   }
+  // Messages, as messages.h says.
+  py::object transfer(const py::sequence& items, py::handle timeout, bool asynchronous) {
+    const std::shared_ptr<Communicator> communicator = open();
+    if (!asynchronous) return exchange_messages(*communicator, items, timeout);
+    deliver_finished();
+    const std::vector<MaybeWork> works = start_messages(*communicator, items, timeout);
+    pending_.insert(pending_.end(), works.begin(), works.end());
+    return py::cast(works);
+  }
   MaybeWork barrier(py::handle timeout, bool asynchronous) {
     return run(timeout, asynchronous, [](Communicator&) -> Prepared {
       return {{.collective = Collective::kBarrier}, {}};
@@ -375,6 +268,10 @@ class Group {
     result["direct_calls"] = counters.direct_calls;
     result["read_calls"] = counters.read_calls;
     result["copied_bytes"] = counters.copied_bytes;
+    result["sends"] = counters.sends;
+    result["receives"] = counters.receives;
+    result["sent_bytes"] = counters.sent_bytes;
+    result["received_bytes"] = counters.received_bytes;
     return result;
   }
 
@@ -457,7 +354,8 @@ void bind_communicator(py::module_& module) {
 
   py::class_<PendingWork, std::shared_ptr<PendingWork>>(module, "Work")
       .def("wait", &PendingWork::wait, py::arg("timeout") = py::none())
-      .def("done", &PendingWork::done);
+      .def("done", &PendingWork::done)
+      .def("source", &PendingWork::source);
 
   // Timeouts are in seconds; None: the default.
   py::class_<Group>(module, "Communicator")
@@ -469,6 +367,7 @@ void bind_communicator(py::module_& module) {
       .def("reduce_scatter", &Group::reduce_scatter)
       .def("exchange", &Group::exchange)
       .def("agree", &Group::agree)
+      .def("transfer", &Group::transfer)
       .def("barrier", &Group::barrier)
       .def("refuse_call", &Group::refuse_call)
       .def("create_group", &Group::create_group, py::arg("ranks"), py::arg("name") = "",

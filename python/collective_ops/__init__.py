@@ -50,6 +50,16 @@ from ._api import (  # noqa: E402
 )
 from ._core import __version__  # noqa: E402
 from ._exchange import alltoall, gather, reduce, scatter  # noqa: E402
+from ._messages import (  # noqa: E402
+    MessageWork,
+    P2POp,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    send,
+    sendrecv,
+)
 from .bucket import BucketStats, GradientBucket  # noqa: E402
 from .environment import LaunchEnvironmentError  # noqa: E402
 from .errors import (  # noqa: E402
@@ -84,9 +94,11 @@ __all__ = [
     "InterruptedCallError",
     "InvalidArgumentError",
     "LaunchEnvironmentError",
+    "MessageWork",
     "MismatchError",
     "NotInitializedError",
     "OutOfMemoryError",
+    "P2POp",
     "PeerLostError",
     "RendezvousError",
     "SystemCallError",
@@ -98,6 +110,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "counters",
     "data_types",
@@ -106,14 +119,19 @@ __all__ = [
     "finalize",
     "gather",
     "init_hccl",
+    "irecv",
     "is_initialized",
+    "isend",
     "kernel_target",
     "new_group",
     "premul_sum",
     "rank",
+    "recv",
     "reduce",
     "reduce_ops",
     "reducescatter",
     "scatter",
+    "send",
+    "sendrecv",
     "world_size",
 ]

@@ -129,7 +129,8 @@ def world_size() -> int:
 def counters(group: Group | None = None) -> dict[str, int]:
     """What this rank has done in the group, by default that of all ranks, since it joined: calls, bytes
     (payload); by the path taken inline_calls, staged_calls, direct_calls (where all buffers are shared) and
-    read_calls; copied_bytes (into and out of staging memory)."""
+    read_calls; copied_bytes (into and out of staging memory). Messages are no calls: sends, receives,
+    sent_bytes, received_bytes."""
     return communicator("counters", group).counters()
 
 

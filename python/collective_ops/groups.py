@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _api, _core, _exchange
+from . import _api, _core, _exchange, _messages
 from ._api import Seconds, communicator
 from .errors import InvalidArgumentError
 
@@ -60,6 +60,11 @@ class Group:
     scatter = _method(_exchange.scatter)
     alltoall = _method(_exchange.alltoall)
     barrier = _method(_api.barrier)
+    send = _method(_messages.send)
+    recv = _method(_messages.recv)
+    isend = _method(_messages.isend)
+    irecv = _method(_messages.irecv)
+    sendrecv = _method(_messages.sendrecv)
     counters = _method(_api.counters)
 
     def new_group(

@@ -143,10 +143,10 @@ void Communicator::abort(const std::string& reason) {
 Status Communicator::recv(void* data, size_t count, DataType type, int from, int tag, Received* received) {
   Transfer transfer = Transfer::receive(data, count, type, from, tag);
   transfer.allow_shorter = received != nullptr;
-  return parts_->queue->group().messages().run({&transfer, 1}, received);
+  return exchange({&transfer, 1}, {received, received != nullptr ? size_t{1} : size_t{0}});
 }
-Status Communicator::exchange(std::span<const Transfer> transfers) {
-  return parts_->queue->group().messages().run(transfers);
+Status Communicator::exchange(std::span<const Transfer> transfers, std::span<Received> received) {
+  return parts_->queue->group().messages().run(transfers, received);
 }
 std::vector<std::shared_ptr<Work>> Communicator::start(std::span<const Transfer> transfers) {
   return parts_->queue->group().messages().start(transfers);

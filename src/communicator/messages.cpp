@@ -134,18 +134,21 @@ Status Messages::prepare(Item& item, const Transfer& transfer) {
   return {};
 }
 
-Status Messages::run(std::span<const Transfer> transfers, Received* received) {
+Status Messages::run(std::span<const Transfer> transfers, std::span<Received> received) {
   if (forked()) return after_fork();
   if (transfers.size() == 1) {
     Item item;
-    Status status = run(transfers, &item);
-    if (received != nullptr) *received = item.received;
+    Status status = run(transfers, std::span(&item, 1));
+    if (!received.empty()) received[0] = item.received;
     return status;
   }
-  return run(transfers, std::make_unique<Item[]>(transfers.size()).get());
+  const auto items = std::make_unique<Item[]>(transfers.size());
+  Status status = run(transfers, std::span(items.get(), transfers.size()));
+  for (size_t i = 0; i < received.size(); ++i) received[i] = items[i].received;
+  return status;
 }
 
-Status Messages::run(std::span<const Transfer> transfers, Item* items) {
+Status Messages::run(std::span<const Transfer> transfers, std::span<Item> items) {
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (Status status = prepare(items[i], transfers[i]); !status.ok()) return status;
   }
@@ -169,15 +172,17 @@ Status Messages::run(std::span<const Transfer> transfers, Item* items) {
 std::vector<std::shared_ptr<Work>> Messages::start(std::span<const Transfer> transfers) {
   std::vector<std::shared_ptr<StartedWork>> works;
   const int64_t now = monotonic_ns();
+  Status refused;
   for (const Transfer& transfer : transfers) {
     const auto& work = works.emplace_back(std::make_shared<StartedWork>(shared_from_this()));
     Status status = forked() ? after_fork() : prepare(work->item(), transfer);
-    if (!status.ok()) work->refuse(std::move(status));
+    if (refused.ok()) refused = std::move(status);
   }
-  if (!forked()) {
+  if (!refused.ok()) {
+    for (const auto& work : works) work->refuse(refused);
+  } else {
     const std::lock_guard lock(mutex_);
     for (const auto& work : works) {
-      if (work->done()) continue;
       if (finishing_) {
         work->refuse(after_leaving());
         continue;
@@ -272,7 +277,7 @@ void Messages::sleep(std::unique_lock<std::mutex>& lock, const std::atomic<bool>
   const uint32_t seen = box().bell.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   progress();
-  const bool needed = !jobs_.empty() || memory_.broken() || stop_ ||
+  const bool needed = !jobs_.empty() || (memory_.broken() && !failed()) || stop_ ||
                       (done != nullptr && done->load(std::memory_order_relaxed));
   if (!needed) {
     lock.unlock();
@@ -340,7 +345,7 @@ void Messages::serve() {
     }
     progress();
     run_jobs(lock);
-    if (waiters_ == 0) look_for_failure(lock);
+    if (waiters_ == 0 || (memory_.broken() && !failed())) look_for_failure(lock);
     if (stop_ || started_ == 0) continue;
     sleep(lock, nullptr, shm::kServer, nap);
     nap = std::min(nap * 2, kLongestNapNs);

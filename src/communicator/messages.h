@@ -74,8 +74,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // Blocks until all are done; the first failure. `received`: of the last one.
-  Status run(std::span<const Transfer> transfers, Received* received = nullptr);
+  // Blocks until all are done; the first failure. `received`: empty, or of each transfer.
+  Status run(std::span<const Transfer> transfers, std::span<Received> received);
   std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers);
 
   // Waits for sends that were started, gives up receives that nothing came for, and ends the thread. Not ok
@@ -152,7 +152,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   // messages.cpp: calls, waiting, the thread.
   Status check(const Transfer& transfer) const;
   Status prepare(Item& item, const Transfer& transfer);
-  Status run(std::span<const Transfer> transfers, Item* items);
+  Status run(std::span<const Transfer> transfers, std::span<Item> items);
   void post(Item& item);
   Status wait(Item& item, std::optional<std::chrono::milliseconds> limit);
   void rest(std::unique_lock<std::mutex>& lock, const std::atomic<bool>* done, Pace& pace, int64_t until_ns);
@@ -207,6 +207,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   Status timed_out(const Item& item, int64_t now) const;
   Status mismatch(const Item& item, int source, DataType type, uint64_t bytes) const;
 
+  bool failed() const { return give_up_ns_ != 0; }  // fail_all() has run
   shm::MessageBox& box() const { return rings_.box(rank_); }
   shm::RingWriter& writer(int peer) { return writers_[static_cast<size_t>(peer)]; }
 

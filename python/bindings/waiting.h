@@ -1,0 +1,25 @@
+// Waiting without the GIL, and Ctrl-C.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <collective_ops/status.h>
+
+namespace collective_ops::python {
+
+// Releases the GIL, and lets signals' handlers run during long waits (in the main thread, as always).
+class Wait {
+ public:
+  Wait();
+  ~Wait();
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// What a communicator asks while it waits: whether a signal's handler has raised.
+Status look_for_signals();
+
+}  // namespace collective_ops::python
