@@ -24,8 +24,8 @@ help:  ## print the targets
 setup:  ## install Debian packages and .venv where missing
 	@scripts/setup
 
-build: setup  ## build the library, the Python module and the native tests (build/release)
-	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON --log-level=WARNING >/dev/null
+build: setup  ## build the library, the Python modules and the native tests (build/release)
+	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON -DCOLLECTIVE_OPS_TORCH=ON --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
 # Without tests and benchmarks, which take most of the time.
@@ -80,8 +80,9 @@ check:  ## format, clang-tidy of changed files (of all with ALL=1), order of lay
 	@scripts/setup --check
 	@scripts/check $(if $(ALL),--all)
 
-wheel: setup  ## build a wheel into dist/
+wheel: setup  ## build the wheels into dist/: the package, and the PyTorch backend
 	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist .
+	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist ./python/pytorch
 
 clean:  ## remove what was built (.venv stays)
-	rm -rf build dist python/collective_ops/*.so
+	rm -rf build dist python/collective_ops/*.so python/pytorch/collective_ops_torch/*.so

@@ -1,0 +1,157 @@
+#include "torch/backend.h"
+
+#include <list>
+#include <utility>
+
+#include "torch/attempt.h"
+#include "torch/errors.h"
+#include "torch/joined_work.h"
+#include "torch/profile.h"
+#include "torch/rendezvous.h"
+
+namespace collective_ops::pytorch {
+namespace {
+
+// Of this process. Never destroyed: groups may outlive static objects.
+struct Memberships {
+  std::mutex mutex;
+  std::list<std::weak_ptr<Membership>> list;
+};
+
+Memberships& memberships() {
+  static auto* instance = new Memberships();
+  return *instance;
+}
+
+// Leaving may wait for peers, and for a thread that asks for the GIL.
+class WithoutGil {
+ public:
+  WithoutGil() {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
+  }
+  ~WithoutGil() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> Membership::communicator() {
+  const std::lock_guard lock(mutex_);
+  return communicator_;
+}
+
+void Membership::leave() {
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard lock(mutex_);
+    communicator = std::exchange(communicator_, nullptr);
+  }
+  if (!communicator) return;
+  const WithoutGil released;
+  communicator.reset();
+}
+
+ProcessGroupCollectiveOps::ProcessGroupCollectiveOps(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                     int size, c10::intrusive_ptr<Options> options,
+                                                     std::string name)
+    : Backend(rank, size),
+      name_(std::move(name)),
+      store_(store),
+      options_(std::move(options)),
+      membership_(
+          std::make_shared<Membership>(join(store_, options_->group_name, rank, size, options_->timeout))) {
+  init();
+  const std::lock_guard lock(memberships().mutex);
+  memberships().list.remove_if([](const auto& known) { return known.expired(); });
+  memberships().list.push_back(membership_);
+}
+
+ProcessGroupCollectiveOps::~ProcessGroupCollectiveOps() { membership_->leave(); }
+
+std::shared_ptr<Communicator> ProcessGroupCollectiveOps::communicator() {
+  if (auto communicator = membership_->communicator()) return communicator;
+  raise({ErrorCode::kNotInitialized, c10::str("process group ", options_->group_name,
+                                              " was shut down; no call is possible on it any more")});
+}
+
+void ProcessGroupCollectiveOps::abort() {
+  if (const auto communicator = membership_->communicator())
+    communicator->abort(c10::str("rank ", rank_, " aborted the process group"));
+}
+
+void ProcessGroupCollectiveOps::shutdown() {
+  {
+    const std::lock_guard lock(mutex_);
+    coalesced_.clear();
+    batch_.clear();
+  }
+  membership_->leave();
+  const std::lock_guard lock(mutex_);
+  kept_messages_.clear();  // the communicator has let go of their memory
+}
+
+void shutdown_all() {
+  std::list<std::weak_ptr<Membership>> left;
+  {
+    const std::lock_guard lock(memberships().mutex);
+    left.swap(memberships().list);
+  }
+  for (const auto& weak : left) {
+    if (const auto membership = weak.lock()) membership->leave();
+  }
+}
+
+Counters ProcessGroupCollectiveOps::counters() { return communicator()->counters(); }
+
+std::chrono::milliseconds ProcessGroupCollectiveOps::timeout_of(std::chrono::milliseconds given) const {
+  return core_timeout(given.count() < 0 ? options_->timeout : given);
+}
+
+WorkPtr ProcessGroupCollectiveOps::issue(const std::shared_ptr<Communicator>& communicator, Task task) {
+  task.call.timeout = timeout_of(task.timeout);
+  task.sequence = ++sequence_;
+  bool coalesced;
+  {
+    const std::lock_guard lock(mutex_);
+    coalesced = coalescing_;
+  }
+  const CommsRecord record(*this, options_->global_ranks_in_group, task);
+  const bool blocking = !task.async && !coalesced;
+  const char* title = profiled() ? range_title(name_, task.kind.title) : nullptr;
+  auto work = c10::make_intrusive<CallWork>(rank_, std::move(task), title, state_);
+  state_->begun();
+  if (blocking) {
+    CallWork::run(work, *communicator);
+  } else {
+    CallWork::start(work, communicator);
+  }
+  if (coalesced) {
+    const std::lock_guard lock(mutex_);
+    coalesced_.push_back(work);
+  }
+  return work;
+}
+
+WorkPtr Attempt::issue(std::vector<Task> tasks, const TensorList& results) {
+  if (tasks.size() == 1) {
+    tasks[0].outputs = results;
+    return issue(std::move(tasks[0]));
+  }
+  std::vector<WorkPtr> works;
+  for (Task& task : tasks) works.push_back(issue(std::move(task)));
+  return c10::make_intrusive<JoinedWork>(group_.getRank(), std::move(works), results);
+}
+
+int Attempt::root(int64_t root, const char* call) const {
+  TORCH_CHECK_VALUE(root >= 0 && root < group_.getSize(), call, ": invalid root rank: ", root,
+                    "; the group has ranks 0 to ", group_.getSize() - 1);
+  return static_cast<int>(root);
+}
+
+}  // namespace collective_ops::pytorch

@@ -1,0 +1,53 @@
+#include "torch/coalescing.h"
+
+#include <algorithm>
+
+#include "torch/operand.h"
+
+namespace collective_ops::pytorch {
+
+std::vector<std::vector<size_t>> by_type(const std::vector<at::Tensor>& tensors, const char* call) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    check_dense(tensors[i], call);
+    const auto same = [&](const std::vector<size_t>& group) {
+      return tensors[group[0]].scalar_type() == tensors[i].scalar_type();
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) group = groups.insert(group, std::vector<size_t>());
+    group->push_back(i);
+  }
+  return groups;
+}
+
+std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& indices) {
+  std::vector<at::Tensor> chosen;
+  chosen.reserve(indices.size());
+  for (const size_t index : indices) chosen.push_back(tensors[index]);
+  return chosen;
+}
+
+void check_pairs(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts, int size,
+                 const char* call) {
+  TORCH_CHECK_VALUE(!wholes.empty() && wholes.size() == parts.size(), call, ": ", wholes.size(), " and ",
+                    parts.size(), " tensors: requires non-empty input and output lists of one length");
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    check_dense(wholes[i], call);
+    check_same_type({parts[i]}, wholes[i], call);
+    TORCH_CHECK_VALUE(wholes[i].numel() == parts[i].numel() * size, call, ": tensor ", i, " has ",
+                      wholes[i].numel(), " elements for all and ", parts[i].numel(), " for each of ", size,
+                      " ranks");
+  }
+}
+
+std::vector<at::Tensor> rank_by_rank(const std::vector<at::Tensor>& wholes, int size) {
+  const at::AutoDispatchBelowADInplaceOrView plain_memory;
+  std::vector<at::Tensor> rows, parts;
+  for (const at::Tensor& whole : wholes) rows.push_back(whole.reshape({size, whole.numel() / size}));
+  for (int rank = 0; rank < size; ++rank) {
+    for (const at::Tensor& row : rows) parts.push_back(row.select(0, rank));
+  }
+  return parts;
+}
+
+}  // namespace collective_ops::pytorch

@@ -1,0 +1,24 @@
+// Several tensors in one call: those of one element type, packed one behind the other.
+#pragma once
+
+#include <vector>
+
+#include "torch/pytorch.h"
+
+namespace collective_ops::pytorch {
+
+// The indices of the tensors of each element type, in the order of first appearance. ValueError for a tensor
+// that is not dense and on the CPU.
+std::vector<std::vector<size_t>> by_type(const std::vector<at::Tensor>& tensors, const char* call);
+
+std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& indices);
+
+// ValueError or TypeError unless each of `wholes` has its part's type and `size` times its elements.
+void check_pairs(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts, int size,
+                 const char* call);
+
+// Each tensor cut in `size` parts: the parts of rank 0 of all tensors, then those of rank 1 ... Copies of
+// those that are not contiguous.
+std::vector<at::Tensor> rank_by_rank(const std::vector<at::Tensor>& wholes, int size);
+
+}  // namespace collective_ops::pytorch

@@ -1,0 +1,53 @@
+// collective_ops_torch._torch: what Python sees of the backend.
+#include <string>
+
+#include "torch/backend.h"
+#include "torch/errors.h"
+
+namespace py = pybind11;
+
+namespace collective_ops::pytorch {
+namespace {
+
+using Group = ProcessGroupCollectiveOps;
+
+c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                         std::chrono::milliseconds timeout, const std::string& group,
+                                         const std::vector<int64_t>& global_ranks, const std::string& name) {
+  auto options = c10::make_intrusive<Group::Options>(timeout);
+  options->group_name = group;
+  options->global_ranks_in_group.assign(global_ranks.begin(), global_ranks.end());
+  return c10::make_intrusive<Group>(store, rank, size, std::move(options), name);
+}
+
+py::dict counters(Group& group) {
+  const Counters counters = group.counters();
+  py::dict result;
+  result["calls"] = counters.calls;
+  result["bytes"] = counters.bytes;
+  result["inline_calls"] = counters.inline_calls;
+  result["staged_calls"] = counters.staged_calls;
+  result["direct_calls"] = counters.direct_calls;
+  result["read_calls"] = counters.read_calls;
+  result["copied_bytes"] = counters.copied_bytes;
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_torch, module) {
+  py::module_::import("torch.distributed");
+  module.attr("__version__") = COLLECTIVE_OPS_VERSION;
+  module.attr("torch_version") = COLLECTIVE_OPS_TORCH_VERSION;
+  const py::object base = py::module_::import("torch._C._distributed_c10d").attr("Backend");
+  py::class_<Group, c10d::Backend, c10::intrusive_ptr<Group>>(module, "ProcessGroupCollectiveOps")
+      .def("counters", &counters,
+           "What this rank has done in the group: calls, bytes, and calls and copied bytes by data path.");
+  module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::arg("group"), py::arg("global_ranks"), py::arg("name"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def("shutdown_all", &shutdown_all, py::call_guard<py::gil_scoped_release>(),
+             "Leaves every group of this process, once what was started has finished.");
+}
+
+}  // namespace collective_ops::pytorch
