@@ -151,8 +151,9 @@ bool TraceFileReader::plausible() const {
   const bool times = is_time(call_.issued_ns) && is_time(call_.begun_ns) && is_time(call_.ended_ns) &&
                      is_time(call_.waited_ns) && is_time(call_.moved_ns) && is_time(call_.longest_wait_ns) &&
                      call_.issued_ns <= call_.begun_ns && call_.begun_ns <= call_.ended_ns;
-  const bool ranks = (call_.root == -1 || is_rank(call_.root)) &&
-                     (call_.longest_peer == kNoPeer || is_rank(call_.longest_peer));
+  const bool message = call_.collective == Collective::kSend || call_.collective == Collective::kRecv;
+  const bool root = message ? call_.root >= 0 : call_.root == -1 || is_rank(call_.root);
+  const bool ranks = root && (call_.longest_peer == kNoPeer || is_rank(call_.longest_peer));
   return names && times && ranks && std::all_of(peers_.begin(), peers_.end(), [&](const PeerRecord& peer) {
            return is_rank(static_cast<int64_t>(peer.peer)) && is_time(static_cast<int64_t>(peer.moved_ns));
          });

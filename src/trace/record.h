@@ -40,9 +40,9 @@ struct EntryHeader {
 // One call of one rank. Times are CLOCK_MONOTONIC nanoseconds.
 struct CallRecord {
   EntryHeader header;     // set by the recorder
-  uint64_t sequence = 0;  // of the call in its group, equal on all ranks
+  uint64_t sequence = 0;  // of the call in its group, equal on all ranks; of send and recv of this rank's alone
   uint32_t group = 0;     // 0: the world; others as given to define_group()
-  int32_t root = -1;      // world rank, -1 where the collective has none
+  int32_t root = -1;      // world rank, -1 where the collective has none; of send and recv the tag
   Collective collective = Collective::kBarrier;
   DataType type = DataType::kUInt8;
   ReduceOp op = ReduceOp::kSum;  // meaningless where the collective does not reduce

@@ -14,7 +14,8 @@ namespace collective_ops {
 namespace {
 
 constexpr size_t kFlushBytes = size_t{1} << 20;
-constexpr size_t kRanksInFull = 16;  // longer member lists stand in distributedInfo only
+constexpr uint32_t kMessageTrack = uint32_t{1} << 31;  // set in the track of a group's messages
+constexpr size_t kRanksInFull = 16;                    // longer member lists stand in distributedInfo only
 
 // As PyTorch's profiler spells them.
 constexpr std::array<std::string_view, kCollectiveCount> kKinetoNames = {
@@ -25,6 +26,10 @@ constexpr std::array<std::string_view, kDataTypeCount> kKinetoTypes = {
     "Char",   "Short",        "Int",           "Long",          "Byte",       "UInt16",
     "UInt32", "UInt64",       "Half",          "BFloat16",      "Float",      "Double",
     "Bool",   "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
+
+bool is_message(const CallRecord& call) {
+  return call.collective == Collective::kSend || call.collective == Collective::kRecv;
+}
 
 struct MessageSizes {
   bool known = false;
@@ -208,17 +213,22 @@ void TimelineWriter::call(const TimelineRank& rank, const CallRecord& call,
     append(out_, FMT_COMPILE(",\"{}\":"), key);
     append_microseconds(out_, nanoseconds);
   };
-  open_event("collective", name_of(call.collective), rank.info->rank, call.group,
+  const bool message = is_message(call);
+  open_event("collective", name_of(call.collective), rank.info->rank, track_of(rank, call),
              call.begun_ns + rank.to_base_ns, call.ended_ns - call.begun_ns);
   append(out_, FMT_COMPILE(",\"args\":{{\"Collective name\":\"{}\""),
          kKinetoNames[static_cast<size_t>(call.collective)]);
   group_arguments(rank, call);
   append(out_, FMT_COMPILE(",\"Rank\":{},\"Seq\":{}"), rank.info->rank, call.sequence);
   if (reduces(call.collective)) append(out_, FMT_COMPILE(",\"op\":\"{}\""), name_of(call.op));
-  if (call.root >= 0) append(out_, FMT_COMPILE(",\"root\":{}"), call.root);
+  if (message) {
+    message_arguments(rank.info->rank, call, peers);
+  } else if (call.root >= 0) {
+    append(out_, FMT_COMPILE(",\"root\":{}"), call.root);
+  }
   const std::string& algorithm = rank.info->algorithms[call.algorithm];
   append(out_, FMT_COMPILE(",\"algorithm\":{},\"path\":\"{}\",\"bytes\":{},\"status\":\"{}\""),
-         json_text(algorithm), name_of(call.path), call.bytes, name_of(call.status));
+         json_text(message ? "message" : algorithm), name_of(call.path), call.bytes, name_of(call.status));
   duration("issued_us", call.issued_ns + rank.to_base_ns);
   duration("queued_us", call.begun_ns - call.issued_ns);
   duration("waited_us", call.waited_ns);
@@ -231,6 +241,29 @@ void TimelineWriter::call(const TimelineRank& rank, const CallRecord& call,
   put(out_, "}}");
   phases(rank, call);
   flush(kFlushBytes);
+}
+
+// Messages go on beside the calls of their group, so they have a track of their own.
+uint32_t TimelineWriter::track_of(const TimelineRank& rank, const CallRecord& call) {
+  if (!is_message(call)) return call.group;
+  const uint32_t track = call.group ^ kMessageTrack;
+  if (named_tracks_.emplace(rank.info->rank, track).second) {
+    const auto group = rank.groups.find(call.group);
+    const bool named = group != rank.groups.end() && call.group != 0;
+    metadata("thread_name", rank.info->rank, fmt::format("{}", track), "name",
+             json_text(named ? fmt::format("messages of group {} {}", call.group, group->second.name)
+                             : "messages"));
+  }
+  return track;
+}
+
+// The peer is missing where a receive from any rank has failed.
+void TimelineWriter::message_arguments(int rank, const CallRecord& call, std::span<const PeerRecord> peers) {
+  append(out_, FMT_COMPILE(",\"tag\":{}"), call.root);
+  if (peers.empty()) return;
+  const auto peer = static_cast<int>(peers.front().peer);
+  const bool sends = call.collective == Collective::kSend;
+  append(out_, FMT_COMPILE(",\"Src Rank\":{},\"Dst Rank\":{}"), sends ? rank : peer, sends ? peer : rank);
 }
 
 void TimelineWriter::group_arguments(const TimelineRank& rank, const CallRecord& call) {
@@ -288,11 +321,11 @@ void TimelineWriter::phases(const TimelineRank& rank, const CallRecord& call) {
     const auto name = call.longest_peer == kNoPeer
                           ? std::string("wait")
                           : fmt::format(FMT_COMPILE("wait for rank {}"), call.longest_peer);
-    open_event("wait", name, rank.info->rank, call.group, begin, waited);
+    open_event("wait", name, rank.info->rank, track_of(rank, call), begin, waited);
     put(out_, "}");
   }
   if (moved > 0) {
-    open_event("move", "move", rank.info->rank, call.group, begin + waited, moved);
+    open_event("move", "move", rank.info->rank, track_of(rank, call), begin + waited, moved);
     put(out_, "}");
   }
 }

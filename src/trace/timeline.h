@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -51,6 +53,8 @@ class TimelineWriter {
   void metadata(std::string_view name, int rank, std::string_view thread, std::string_view key,
                 std::string_view value);
   void group_arguments(const TimelineRank& rank, const CallRecord& call);
+  uint32_t track_of(const TimelineRank& rank, const CallRecord& call);
+  void message_arguments(int rank, const CallRecord& call, std::span<const PeerRecord> peers);
   void peer_arguments(std::span<const PeerRecord> peers);
   void phases(const TimelineRank& rank, const CallRecord& call);
   void separator();
@@ -61,7 +65,8 @@ class TimelineWriter {
   std::FILE* file_;
   fmt::memory_buffer out_;
   bool first_event_ = true;
-  int error_ = 0;  // errno of the first write that failed
+  std::set<std::pair<int, uint32_t>> named_tracks_;  // of messages, by rank
+  int error_ = 0;                                    // errno of the first write that failed
 };
 
 }  // namespace collective_ops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -465,6 +466,42 @@ def test_open_receives_cost_nothing(rank_pool: RankPool, capsys: pytest.CaptureF
     with capsys.disabled():
         print(f" [{1e2 * used:.2f} % of a core]", end="")
     assert used < 0.05
+
+
+def traced_messages() -> None:
+    init_hccl()
+    peer = 1 - rank()
+    for count, tag in ((2, 5), (100_000, 6)):
+        sendrecv(np.zeros(count), peer, np.zeros(count), send_tag=tag)
+    barrier()
+
+
+def test_trace_shows_messages(rank_pool: RankPool, tmp_path: Path) -> None:
+    environment = {"COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(tmp_path)}
+    rank_pool.run(traced_messages, 2, env=environment)
+    events = json.loads((tmp_path / "comm_trace.json").read_text())["traceEvents"]
+    found = [e for e in events if e.get("cat") == "collective" and e["name"] in ("send", "recv")]
+    seen = sorted((e["name"], e["pid"], e["args"]["tag"], e["args"]["bytes"]) for e in found)
+    assert seen == [
+        (name, each, tag, size)
+        for name in ("recv", "send")
+        for each in (0, 1)
+        for tag, size in ((5, 16), (6, 800_000))
+    ]
+    for event in found:
+        arguments = event["args"]
+        source, destination = arguments["Src Rank"], arguments["Dst Rank"]
+        assert (source, destination) == (
+            (event["pid"], 1 - event["pid"])[:: 1 if event["name"] == "send" else -1]
+        )
+        assert arguments["algorithm"] == "message" and arguments["status"] == "ok"
+        # Moved bytes are counted once, by the receiver.
+        read = arguments.get("peer_read_bytes", {})
+        assert read == ({str(source): arguments["bytes"]} if event["name"] == "recv" else {})
+    tracks = {e["tid"] for e in found}
+    named = {e["tid"] for e in events if e.get("name") == "thread_name" and e["args"]["name"] == "messages"}
+    assert {int(each) for each in named} == {int(each) for each in tracks}
+    assert not tracks & {e["tid"] for e in events if e.get("name") == "barrier"}
 
 
 def test_example_runs_through_its_stages() -> None:
