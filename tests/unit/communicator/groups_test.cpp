@@ -1,6 +1,6 @@
 // Groups of some ranks: made by their members alone, from several threads at once, apart from each other.
+#include <atomic>
 #include <chrono>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -175,7 +175,7 @@ TEST(Groups, WhoeverDoesNotComeIsNamedAndMayFollow) {
   std::vector<Status> seen(5);
   ranks.run([&](Communicator& world) {
     if (world.rank() == 2 || world.rank() == 0) {
-      auto group = world.create_group(list, {.name = "tp", .connect_timeout = milliseconds(100)});
+      auto group = world.create_group(list, {.name = "tp", .connect_timeout = milliseconds(500)});
       seen[static_cast<size_t>(world.rank())] = group.status();
     }
   });
@@ -232,8 +232,8 @@ TEST(Groups, CallsCrossedBetweenGroups) {
   ThreadRanks ranks(3);
   std::vector<Status> seen(3);
   ranks.run([&](Communicator& world) {
-    const GroupOptions a{.name = "a", .exec_timeout = milliseconds(300)};
-    const GroupOptions b{.name = "b", .exec_timeout = milliseconds(300)};
+    const GroupOptions a{.name = "a", .exec_timeout = milliseconds(1000)};
+    const GroupOptions b{.name = "b", .exec_timeout = milliseconds(1000)};
     const auto first = made(world, {0, 1, 2}, a);
     const auto second = made(world, {2, 1, 0}, b);
     ASSERT_TRUE(first != nullptr && second != nullptr);
@@ -254,13 +254,15 @@ TEST(Groups, CallsCrossedBetweenGroups) {
 }
 
 TEST(Groups, ACallOnTheWorldWhileAnotherWaitsInAGroup) {
-  ThreadRanks ranks(2, {.exec_timeout = milliseconds(300)});
+  ThreadRanks ranks(2, {.exec_timeout = milliseconds(1000)});
   std::vector<Status> seen(2);
+  std::atomic<int> ended{0};  // nobody leaves before
   ranks.run([&](Communicator& world) {
     const auto group = made(world, {0, 1}, {.name = "g"});
     ASSERT_NE(group, nullptr);
     seen[static_cast<size_t>(world.rank())] = world.rank() == 0 ? world.barrier() : group->barrier();
-    while (seen[0].ok() || seen[1].ok()) std::this_thread::yield();
+    ++ended;
+    while (ended < 2) std::this_thread::yield();
   });
   EXPECT_THAT(seen[0].message(), HasSubstr("in call #1 (barrier) of group \"g\" of ranks 0,1"));
   EXPECT_THAT(seen[1].message(),
