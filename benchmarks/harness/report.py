@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .cases import show_size
-from .figures import DIRECT, DIRECT_AGAIN, GLOO, PRIVATE, PYTHON, Row, paired_ratio
+from .figures import DIRECT, DIRECT_AGAIN, GLOO, PRIVATE, PYTHON, Row
 from .gradients import LABELS
 
 LEGEND = """\
@@ -76,8 +76,8 @@ def gradient_table(row: Row) -> str:
     ]
     for name, values in row.seconds.items():
         seconds = statistics.median(values)
-        faster = paired_ratio(row.seconds["gloo"], values)
-        lines.append(f"  {LABELS[name]:<38}{seconds * 1e3:>12.2f}{size / seconds / 1e9:>17.2f}{faster:>9.1f}")
+        faster = _number(row.ratio(GLOO, name), 9, 1)
+        lines.append(f"  {LABELS[name]:<38}{seconds * 1e3:>12.2f}{size / seconds / 1e9:>17.2f}{faster}")
     return "\n".join(lines)
 
 

@@ -192,6 +192,13 @@ def test_a_line_stands_without_peers_gloo_and_bytes() -> None:
     assert cells[:2] == ["-", "1.00"] and cells[-1] == "none" and "nan" not in cells
 
 
+def test_the_table_of_gradients_compares_with_gloo_where_it_ran() -> None:
+    case = Case("resnet50", "float32", 2, GRADIENT_BYTES)
+    table = report.gradient_table(Row(case, {"shared": [0.01, 0.02], "gloo": [0.1, 0.2]}))
+    assert table.splitlines()[3].split()[-3:] == ["15.00", "6.82", "10.0"]
+    assert report.gradient_table(Row(case, {"shared": [0.01]})).endswith(" -")
+
+
 def test_csv_has_a_line_for_each_contender(tmp_path: Path) -> None:
     row = make_row(direct=[100e-6] * 3, again=[100e-6] * 3, a_spin=[200e-6] * 3)
     report.write_csv(str(tmp_path / "out.csv"), [row])
