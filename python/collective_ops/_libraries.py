@@ -18,12 +18,10 @@ _plain: set[type] = set()  # types that are no other library's
 
 def runner_of(array: Any) -> Run | None:
     """Who makes a call with `array` (or a list of such); None: the core does."""
-    if getattr(array, "is_cpu", False):
+    if type(array) in _plain or getattr(array, "is_cpu", False):
         return None
-    if isinstance(array, list | tuple) and array:
-        return runner_of(array[0])
-    if type(array) in _plain:
-        return None
+    if isinstance(array, list | tuple):
+        return runner_of(array[0]) if array else None
     if _is(array, "torch", "Tensor"):
         from . import _device
 

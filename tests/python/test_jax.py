@@ -18,6 +18,7 @@ from collective_ops import (
     broadcast,
     gather,
     init_hccl,
+    new_group,
     premul_sum,
     rank,
     reduce,
@@ -66,6 +67,10 @@ def every_call() -> None:
     assert scatter(jnp.zeros(2), jnp.arange(2.0 * n) if me == 0 else None).tolist() == [2 * me, 2 * me + 1]
     rows = alltoall(None, jnp.full((n * (n - 1) // 2, 2), me), [me] * n, list(range(n)))
     assert rows[:, 0].tolist() == [r for r in range(n) for _ in range(me)]
+
+    backwards = new_group(list(range(n))[::-1])
+    assert allgather(jnp.full(1, me), group=backwards)[:, 0].tolist() == list(range(n))[::-1]
+    assert backwards.allreduce(jnp.ones(2)).tolist() == [n, n]
 
     gradients = {"w": jnp.full((3, 3), float(me)), "b": [jnp.full(2, 2.0 * me)]}
     means = jax.tree.map(lambda gradient: allreduce(gradient, "avg"), gradients)
