@@ -45,7 +45,7 @@ struct ConnectOptions {
 };
 
 struct GroupOptions {
-  std::string name;  // for texts and traces; up to 127 characters
+  std::string name;                                          // for texts and traces; up to 127 characters
   std::optional<std::chrono::milliseconds> connect_timeout;  // for all members to come; as in ConnectOptions
   std::optional<std::chrono::milliseconds> exec_timeout;     // default: that of the communicator asked
 };
@@ -128,10 +128,11 @@ class Communicator {
       int world_size, const ConnectOptions& options = {});
   // A group of some of these ranks, whose calls go on beside all others'. `ranks` are ranks of this
   // communicator, this one among them; their order is that of the ranks in the group. Members alone call it,
-  // all with the same list and name; it blocks until all have. Ranks need not agree on an order of all groups,
-  // as long as they do not wait for each other in a circle, and several threads may make groups at once: by
-  // the list, the name, and how often a rank has asked for these before, members know which group is meant.
-  // Threads that make groups of the same list at once give them names. Communicators may go in any order.
+  // all with the same list and name; it blocks until all have. Ranks need not agree on an order of all
+  // groups, as long as they do not wait for each other in a circle, and several threads may make groups at
+  // once: by the list, the name, and how often a rank has asked for these before, members know which group is
+  // meant. Threads that make groups of the same list at once give them names. Communicators may go in any
+  // order; all have gone before the process connects again.
   //   kInvalidArgument  the list is empty, names a rank twice, or one that is none, or not this one
   //   kRendezvous       members that did not come in time are named; kPeerLost: one died
   Result<std::unique_ptr<Communicator>> create_group(std::span<const int> ranks,
@@ -243,8 +244,9 @@ class Communicator {
   // group cannot be used afterwards.
   void abort(const std::string& reason);
 
-  // Messages (transfer.h), from any thread; they are no calls, and wait for none. A failure breaks the group, but
-  // for kInvalidArgument, which is found before anything is sent. A send returns once `data` may be changed.
+  // Messages (transfer.h), from any thread; they are no calls, and wait for none. A failure breaks the group,
+  // but for kInvalidArgument, which is found before anything is sent. A send returns once `data` may be
+  // changed.
   Status send(const void* data, size_t count, DataType type, int to, int tag = 0) {
     const Transfer transfer = Transfer::send(data, count, type, to, tag);
     return exchange({&transfer, 1});
@@ -255,10 +257,9 @@ class Communicator {
   // All at once, posted in this order, and done when it returns: no order of sends and receives among the
   // ranks can block it. `received`: empty, or one for each transfer.
   Status exchange(std::span<const Transfer> transfers, std::span<Received> received = {});
-  // The same, without waiting: one Work for each, which go on by themselves; where one is refused, none begins,
-  // and each Work says so. Before this rank leaves, its
-  // started sends are taken by their receivers, or it says which were not; receives that nothing has come for
-  // are given up.
+  // The same, without waiting: one Work for each, which go on by themselves; where one is refused, none
+  // begins, and each Work says so. Before this rank leaves, its started sends are taken by their receivers,
+  // or it says which were not; receives that nothing has come for are given up.
   std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers);
 
   // For callers that check arguments themselves: counts as a call that this rank refused, so that peers that

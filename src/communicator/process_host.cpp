@@ -183,6 +183,8 @@ class ProcessHost final : public Host {
   }
 
   Result<std::shared_ptr<std::byte>> make_memory(const Meeting& meeting) {
+    // Members that do not wait any more would be left with a descriptor.
+    if (Status status = given_up(meeting); !status.ok()) return status;
     const Members& members = meeting.members;
     const int size = static_cast<int>(members.ranks.size());
     auto segment = SharedSegment::create(shm::GroupMemory::bytes_needed(size), "the memory of a group",
