@@ -15,7 +15,15 @@ using shm::Envelope;
 using shm::EnvelopeKind;
 using shm::SlotState;
 
+namespace {
+
+// Of one ring at a time: a peer that keeps up would hold the lock here as long as it goes on.
+constexpr int kMostRecords = 64;
+
+}  // namespace
+
 void Messages::progress() {
+  more_ = false;
   try {
     for (size_t word = 0; word * 64 < static_cast<size_t>(memory_.world_size()); ++word) {
       uint64_t writers = box().writers[word].load(std::memory_order_acquire);
@@ -36,7 +44,12 @@ void Messages::progress() {
 
 void Messages::pull(int source) {
   shm::RingReader& ring = readers_[static_cast<size_t>(source)];
+  int records = 0;
   while (const Envelope* envelope = ring.front()) {
+    if (++records > kMostRecords) {
+      more_ = true;
+      return;
+    }
     if (envelope->kind == EnvelopeKind::kPart) {
       take_part(source, *envelope);
     } else {
@@ -326,7 +339,12 @@ void Messages::push_parts() {
   for (auto place = streaming_.begin(); place != streaming_.end();) {
     Item& item = **place;
     shm::RingWriter& ring = writer(item.transfer.peer);
+    int records = 0;
     while (item.moved < item.bytes) {
+      if (++records > kMostRecords) {
+        more_ = true;
+        break;
+      }
       const size_t bytes = std::min(item.bytes - item.moved, ring.most_payload());
       Envelope* envelope = ring.begin(bytes);
       if (envelope == nullptr) break;

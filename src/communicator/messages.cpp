@@ -277,7 +277,7 @@ void Messages::sleep(std::unique_lock<std::mutex>& lock, const std::atomic<bool>
   const uint32_t seen = box().bell.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   progress();
-  const bool needed = !jobs_.empty() || (memory_.broken() && !failed()) || stop_ ||
+  const bool needed = !jobs_.empty() || more_ || (memory_.broken() && !failed()) || stop_ ||
                       (done != nullptr && done->load(std::memory_order_relaxed));
   if (!needed) {
     lock.unlock();
@@ -311,7 +311,7 @@ void Messages::leave_waiters() {
 }
 
 void Messages::hand_over_jobs() {
-  if (jobs_.empty()) return;
+  if (jobs_.empty() && !more_) return;
   if (waiters_ == 0) {
     rings_.wake(rank_, shm::kServer);
   } else if (sleeping_ > 0) {
@@ -339,6 +339,7 @@ void Messages::serve() {
   int64_t nap = kFirstNapNs;
   while (!stop_) {
     if (started_ == 0) {
+      update_sleepers();  // nobody needs to ring
       parked_.wait(lock, [this] { return stop_ || started_ > 0; });
       nap = kFirstNapNs;
       continue;

@@ -233,6 +233,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::list<Item*> streaming_;   // sends
   std::vector<Stream> streams_;  // receives
   std::deque<Job> jobs_;
+  bool more_ = false;  // progress() has stopped before all was done, so that others get the lock
   std::vector<uint32_t> free_slots_;
   uint32_t next_slot_ = 0;
   std::vector<shm::RingWriter> writers_;
