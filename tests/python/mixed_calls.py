@@ -48,9 +48,9 @@ class Mixed:
         self.plan = np.random.default_rng(seed)
         self.pool = {
             dtype: [
-                oracle.random_array(np.random.default_rng([seed, r]), dtype, 2 * LARGE)
+                oracle.random_array(np.random.default_rng([seed, r]), dtype, 3 * LARGE)
                 if dtype not in oracle.FLOAT8
-                else np.random.default_rng([seed, r]).integers(0, 120, 2 * LARGE).astype(np.uint8)
+                else np.random.default_rng([seed, r]).integers(0, 120, 3 * LARGE).astype(np.uint8)
                 for r in range(ops.world_size())
             ]
             for dtype in ops.data_types
@@ -93,9 +93,11 @@ class Mixed:
         return None
 
     def close(self) -> None:
+        """Leaves all groups but that of all ranks."""
         for _, group in self.groups[1:]:
             if group is not None:
                 group.close()
+        del self.groups[1:]
 
     def _exchange_group(self) -> None:
         size = int(self.plan.integers(2, ops.world_size() + 1))
