@@ -35,7 +35,7 @@ PYBIND11_MODULE(_core, module) {
   }
   module.attr("type_sizes") = sizes;  // bytes of an element
   module.attr("reduce_ops") =
-      names<ReduceOp>(static_cast<int>(ReduceOp::kPreMulSum));  // its factor has no place in these calls
+      names<ReduceOp>(static_cast<int>(ReduceOp::kPreMulSum));  // which needs a factor besides its name
   std::vector<std::string> codes = names<ErrorCode>(kErrorCodeCount);
   codes.erase(codes.begin());  // ok
   module.attr("error_codes") = codes;
