@@ -439,6 +439,16 @@ Status Group::break_group(const Status& reason) {
   return first;
 }
 
+void Group::note_message(const std::string& text) {
+  const bool named = !text.empty() && !members().is_world();
+  settings_.host->note(&messages_, named ? fmt::format("{} (in {})", text, members().text()) : text);
+}
+
+std::string Group::elsewhere(int world_rank) const {
+  const bool meets = world_rank != members().world_rank(rank_);
+  return meets ? settings_.host->elsewhere(world_rank, members()) : "";
+}
+
 void Group::wake_all() {
   waiter_.wake_all();
   Messages::wake_all(memory_);

@@ -73,6 +73,8 @@ class Group final : private CallHost, private shm::WaitObserver, private Message
   Status check_peers(int peer) override;
   Status timed_out(int peer) override;
   Status break_group(const Status& reason) override;
+  void note_message(const std::string& text) override;
+  std::string elsewhere(int world_rank) const override;
   bool traces() const override { return trace_.on(); }
   void record(const MessageTrace& trace) override { trace_.record(trace); }
 

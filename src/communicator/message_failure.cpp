@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "communicator/failure_text.h"
 #include "communicator/messages.h"
 
 namespace collective_ops {
@@ -232,6 +233,12 @@ Status Messages::timed_out(const Item& item, int64_t now) const {
     found = "that rank has not asked for it";
   } else {
     found = "that rank has taken a part of it";
+  }
+  if (transfer.peer != kAnySource && transfer.peer != rank_) {
+    const shm::RankState& peer = memory_.state(transfer.peer);
+    if (peer.issued.load(std::memory_order_relaxed) != peer.finished.load(std::memory_order_relaxed))
+      found += "; that rank " + describe_last_call(memory_, settings_.members, transfer.peer);
+    found += host_.elsewhere(settings_.members.world_rank(transfer.peer));
   }
   return in_item(
       item, ErrorCode::kTimeout,

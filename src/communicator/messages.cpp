@@ -22,6 +22,7 @@ constexpr int kPollsOversubscribed = 2;
 constexpr int64_t kYieldNs = 200'000;
 constexpr int64_t kFirstNapNs = 1'000'000;
 constexpr int64_t kLongestNapNs = 50'000'000;
+constexpr int64_t kNotedNapNs = 16'000'000;  // reached once the naps before make up as much
 
 constexpr size_t kMostEagerBytes = 16 * 1024;
 
@@ -235,12 +236,22 @@ Status Messages::wait(Item& item, std::optional<std::chrono::milliseconds> limit
     progress();
     run_jobs(lock);
     if (item.done.load(std::memory_order_relaxed) || (until != kNoDeadline && monotonic_ns() >= until)) break;
+    note(item, pace);
     rest(lock, &item.done, pace, until);
   }
+  if (pace.noted && --noted_ == 0) host_.note_message("");
   leave_waiters();
   if (item.done.load(std::memory_order_relaxed)) return item.status;
   return {ErrorCode::kTimeout,
           fmt::format("waited {} ms for a started {}; it goes on", most.count(), describe(item))};
+}
+
+// At the deadline of a peer that waits for this rank elsewhere it can say what this one does meanwhile.
+void Messages::note(const Item& item, Pace& pace) {
+  if (pace.noted || pace.nap_ns < kNotedNapNs) return;
+  pace.noted = true;
+  ++noted_;
+  host_.note_message("waits in " + describe(item));
 }
 
 // One step of a wait. The lock is given up meanwhile.

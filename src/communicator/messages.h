@@ -61,6 +61,10 @@ class MessageHost {
   // Breaks the group unless it is; the reason that stands. Wakes all that sleep in it.
   virtual Status break_group(const Status& reason) = 0;
   virtual Status check_interrupt() const = 0;
+  // What this rank waits for at length, for errors of others and for observers; "" ends it.
+  virtual void note_message(const std::string& text) = 0;
+  // What a rank of the world does elsewhere: "; meanwhile it waits in ...", or "".
+  virtual std::string elsewhere(int world_rank) const = 0;
   virtual bool traces() const = 0;
   virtual void record(const MessageTrace& trace) = 0;
 };
@@ -147,6 +151,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
     int64_t turns = 0;
     int64_t yields_until_ns = 0;  // 0: does not yield yet
     int64_t nap_ns = 0;
+    bool noted = false;
   };
 
   // messages.cpp: calls, waiting, the thread.
@@ -154,6 +159,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   Status prepare(Item& item, const Transfer& transfer);
   Status run(std::span<const Transfer> transfers, std::span<Item> items);
   void post(Item& item);
+  void note(const Item& item, Pace& pace);
   Status wait(Item& item, std::optional<std::chrono::milliseconds> limit);
   void rest(std::unique_lock<std::mutex>& lock, const std::atomic<bool>* done, Pace& pace, int64_t until_ns);
   void sleep(std::unique_lock<std::mutex>& lock, const std::atomic<bool>* done, uint32_t who, int64_t ns);
@@ -243,6 +249,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
 
   size_t started_ = 0;         // open items that were started
   int waiters_ = 0;            // threads inside wait()
+  int noted_ = 0;              // of them, those that others see
   int sleeping_ = 0;           // of them, on the bell
   int64_t give_up_ns_ = 0;     // of a broken group: when claimed sends are let go
   std::vector<uint8_t> left_;  // by rank: had left before this rank looked at its ring last

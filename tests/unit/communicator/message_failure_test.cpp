@@ -125,6 +125,28 @@ TEST_P(MessageFailure, DeadlineOfASendNobodyAskedFor) {
                                       HasSubstr("has not asked for it")));
 }
 
+TEST_P(MessageFailure, WaitsForEachOtherAreTold) {
+  // One rank waits in a message, the other in a collective.
+  ThreadRanks ranks(2);
+  std::vector<float> data(count_);
+  for (const bool message_ends : {true, false}) {
+    if (!message_ends) ranks = ThreadRanks(2);
+    Status received, passed;
+    std::thread receiver([&] {
+      Transfer receive = Transfer::receive(data.data(), count_, kFloat, 1, 9);
+      receive.timeout = milliseconds(message_ends ? 500 : 0);
+      received = ranks[0].exchange({&receive, 1});
+    });
+    passed =
+        ranks[1].run({.collective = Collective::kBarrier, .timeout = milliseconds(message_ends ? 0 : 1000)});
+    receiver.join();
+    EXPECT_EQ(received.code(), ErrorCode::kTimeout);
+    EXPECT_EQ(passed.message(), received.message());
+    EXPECT_THAT(received.message(), message_ends ? HasSubstr("that rank is in call #1 (barrier)")
+                                                 : HasSubstr("meanwhile it waits in recv of"));
+  }
+}
+
 TEST_P(MessageFailure, DeadlineOfAStartedOneThatNobodyWaitsFor) {
   ThreadRanks ranks(2);
   std::vector<float> data(count_);
