@@ -9,6 +9,8 @@ Start it with the launcher, with torchrun, by a shell loop, or alone:
     export WORLD_SIZE=8; for i in {0..7}; do RANK=$i DEVICE_ID=$i python examples/train_resnet.py & done; wait
     python examples/train_resnet.py
 
+With `--ddp` PyTorch's DistributedDataParallel averages, over our backend of torch.distributed.
+
 The lines that make it parallel are `init_hccl`, the sampler, `broadcast` of the initial parameters, and
 `GradientAverager` (training_parts.py).
 """
@@ -31,6 +33,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 from training_parts import (
+    DistributedAverager,
     GradientAverager,
     Progress,
     average_batch_norm,
@@ -74,6 +77,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default="bucket",
         help="one synchronisation for all gradients, or one all-reduce for each",
     )
+    parser.add_argument(
+        "--ddp",
+        nargs="?",
+        const="collective_ops",
+        metavar="BACKEND",
+        help="average by PyTorch's DistributedDataParallel over that backend (default collective_ops)",
+    )
     parser.add_argument("--bucket-size-mb", type=float, default=25)
     parser.add_argument(
         "--placed",
@@ -105,13 +115,18 @@ class Trainer:
         torch.manual_seed(options.seed)
         self.model = ResNet50(options.num_classes).to(self.device)
         broadcast_parameters(self.model, world_size)
-        self.averager = GradientAverager(
-            self.model,
-            world_size,
-            mode=options.mode,
-            bucket_size_mb=options.bucket_size_mb,
-            placed=options.placed,
-        )
+        self.network = self.model
+        if options.ddp:
+            self.averager = DistributedAverager(self.model, options.bucket_size_mb)
+            self.network = self.averager.network
+        else:
+            self.averager = GradientAverager(
+                self.model,
+                world_size,
+                mode=options.mode,
+                bucket_size_mb=options.bucket_size_mb,
+                placed=options.placed,
+            )
         # Momentum SGD, usual for ImageNet, needs thousands of steps; here there are six in an epoch.
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=True
@@ -155,7 +170,7 @@ class Trainer:
                 )
         return {
             "world_size": self.world_size,
-            "mode": self.options.mode,
+            "mode": self.options.ddp or self.options.mode,
             "placed": self.options.placed,
             "epochs": self.history,
         }
@@ -178,7 +193,7 @@ class Trainer:
                 digits_data.as_network_input(images, options.image_size), options.shift, generator
             )
             self.averager.zero_grad()
-            loss = functional.cross_entropy(self.model(inputs.to(self.device)), labels.to(self.device))
+            loss = functional.cross_entropy(self.network(inputs.to(self.device)), labels.to(self.device))
             loss.backward()
             self.averager.average()
             self.optimizer.step()
@@ -237,8 +252,12 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
 
     init_hccl(rank=rank, world_size=world_size, device_id=device_id)
+    if options.ddp:  # a group of its own, beside the one of init_hccl
+        torch.distributed.init_process_group(options.ddp)
     trainer = Trainer(options, rank, world_size)
     results = trainer.run()
+    if options.ddp:
+        torch.distributed.destroy_process_group()
     results["seconds"] = time.perf_counter() - start
     accuracy = trainer.history[-1]["test_accuracy"] if trainer.history else 0.0
     results["test_accuracy"] = accuracy

@@ -116,11 +116,7 @@ std::chrono::milliseconds ProcessGroupCollectiveOps::timeout_of(std::chrono::mil
 WorkPtr ProcessGroupCollectiveOps::issue(const std::shared_ptr<Communicator>& communicator, Task task) {
   task.call.timeout = timeout_of(task.timeout);
   task.sequence = ++sequence_;
-  bool coalesced;
-  {
-    const std::lock_guard lock(mutex_);
-    coalesced = coalescing_;
-  }
+  const bool coalesced = coalescing_;
   const CommsRecord record(*this, options_->global_ranks_in_group, task);
   const bool blocking = !task.async && !coalesced;
   const char* title = profiled() ? range_title(name_, task.kind.title) : nullptr;

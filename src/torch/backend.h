@@ -96,6 +96,19 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
+  // regroup.cpp
+  bool supportsSplitting() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options,
+                                          const int& rank, const int& size) override;
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+
   // Counts calls; equal on ranks that are in step.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
@@ -119,8 +132,14 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   // Throws after shutdown.
   std::shared_ptr<Communicator> communicator();
   WorkPtr issue(const std::shared_ptr<Communicator>& communicator, Task task);
+  c10::intrusive_ptr<c10d::Backend> regroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            const c10::intrusive_ptr<c10d::Backend::Options>& given,
+                                            const std::vector<uint64_t>& global_ranks);
+  std::vector<uint64_t> global_ranks_of(const std::vector<int>& ranks) const;
   WorkPtr receive(const Kind& kind, TensorList& tensors, int from, int tag);
   WorkPtr post(Task task, Transfer transfer);
+  void lead_monitored_barrier(const std::string& prefix, std::chrono::milliseconds timeout,
+                              std::chrono::steady_clock::time_point deadline, bool wait_all_ranks);
   void keep(const c10::intrusive_ptr<MessageWork>& work);
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds given) const;
 
@@ -134,7 +153,7 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
 
   std::shared_ptr<Membership> membership_;
   std::mutex mutex_;
-  bool coalescing_ = false;
+  std::atomic<bool> coalescing_{false};
   std::vector<WorkPtr> coalesced_;
   std::vector<c10::intrusive_ptr<MessageWork>> batch_;
   std::vector<c10::intrusive_ptr<MessageWork>> kept_messages_;

@@ -18,11 +18,13 @@ std::chrono::milliseconds until(Clock::time_point deadline) {
   return std::max(left, std::chrono::milliseconds(1));
 }
 
-bool comes(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
+// Stores have different exceptions for a wait that takes too long.
+bool comes(c10d::Store& store, const std::string& key, Clock::time_point deadline) {
   try {
-    store.wait({key}, timeout);
+    store.wait({key}, until(deadline));
     return true;
-  } catch (const c10::DistStoreError&) {
+  } catch (const std::exception&) {
+    if (Clock::now() < deadline) throw;
     return false;
   }
 }
@@ -39,22 +41,37 @@ void ProcessGroupCollectiveOps::monitoredBarrier(const c10d::BarrierOptions& opt
   const auto timeout = options.timeout.count() < 0 ? options_->timeout : options.timeout;
   const auto deadline = Clock::now() + timeout;
   const std::string prefix = c10::str("collective_ops/monitored_barrier/", ++monitored_barriers_, "/");
-  if (rank_ != 0) {
-    store_->set(c10::str(prefix, rank_), "here");
-    if (comes(*store_, prefix + "all", until(deadline))) {
-      const std::string told = store_->get_to_str(prefix + "all");
-      if (told == kPassed) return;
-      raise({ErrorCode::kTimeout,
-             c10::str("Rank ", rank_, " came to monitoredBarrier, but rank 0 reports: ", told)});
-    }
+  if (rank_ == 0) {
+    lead_monitored_barrier(prefix, timeout, deadline, wait_all_ranks);
+    return;
+  }
+  store_->set(c10::str(prefix, rank_), "here");
+  if (!comes(*store_, prefix + "all", deadline)) {
     raise({ErrorCode::kTimeout, c10::str("Rank ", rank_, " timed out in monitoredBarrier after ",
                                          timeout.count(), " ms: rank 0 did not come, or waits for others")});
   }
+  const std::string told = store_->get_to_str(prefix + "all");
+  if (told == kPassed) return;
+  raise({ErrorCode::kTimeout, c10::str("Rank ", rank_,
+                                       " successfully reached monitoredBarrier, but received errors "
+                                       "while waiting for send/recv from rank 0: ",
+                                       told)});
+}
+
+void ProcessGroupCollectiveOps::lead_monitored_barrier(const std::string& prefix,
+                                                       std::chrono::milliseconds timeout,
+                                                       std::chrono::steady_clock::time_point deadline,
+                                                       bool wait_all_ranks) {
   std::vector<int> missing;
-  for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
-    if (!comes(*store_, c10::str(prefix, rank), until(deadline))) missing.push_back(rank);
-  }
   std::string failure = kPassed;
+  for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
+    if (missing.empty() && Clock::now() >= deadline) {
+      failure =
+          c10::str("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms, before rank ", rank);
+      break;
+    }
+    if (!comes(*store_, c10::str(prefix, rank), deadline)) missing.push_back(rank);
+  }
   if (!missing.empty()) {
     failure = c10::str(missing.size() == 1 ? "Rank " : "Ranks ", list(missing),
                        " failed to pass monitoredBarrier in ", timeout.count(), " ms");

@@ -440,3 +440,24 @@ def interrupted() -> str:
 
 def test_ctrl_c_ends_a_blocked_call(rank_pool: RankPool) -> None:
     assert rank_pool.run(interrupted, 2)[0] == "interrupted"
+
+
+def regrouped() -> list[float]:
+    n, me = world_size(), rank()
+    sums = []
+    dist.init_process_group("collective_ops", timeout=timedelta(seconds=30))
+    world = dist.distributed_c10d._get_default_group()
+    backend = world._get_backend(torch.device("cpu"))
+    assert backend.supports_splitting and backend.supports_shrinking
+    if me != 1:
+        smaller = dist.shrink_group([1])
+        number = torch.tensor([float(me)])
+        dist.all_reduce(number)
+        sums.append(number.item())
+        assert smaller.size() == n - 1 and dist.get_world_size() == n - 1
+        dist.destroy_process_group()
+    return sums
+
+
+def test_shrinking_goes_on_with_the_survivors(rank_pool: RankPool) -> None:
+    assert rank_pool.run(regrouped, 4) == [[5.0], [], [5.0], [5.0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -131,6 +132,20 @@ def test_a_resumed_run_ends_with_the_same_bits(rank_pool, tmp_path: Path) -> Non
         assert_equal_state(one[part], other[part], part)
     assert not torch.equal(half["model"]["fc.weight"], one["model"]["fc.weight"])
     assert os.listdir(tmp_path).count("parts.pt") == len(os.listdir(tmp_path)) - 1 == 1
+
+
+def train_with(*arguments: str) -> dict[str, float]:
+    assert train("--epochs", "1", "--json", "metrics.json", *arguments) == 0
+    return json.loads(Path("metrics.json").read_text())["epochs"][0] if os.environ["RANK"] == "0" else {}
+
+
+def test_ddp_trains_as_our_own_loop(rank_pool, tmp_path: Path) -> None:
+    pytest.importorskip("collective_ops_torch._native")
+    ours, ddp = (
+        rank_pool.run(train_with, world_size=2, args=arguments, timeout=300, cwd=tmp_path)[0]
+        for arguments in ((), ("--ddp",))
+    )
+    assert ddp["loss"] == pytest.approx(ours["loss"], rel=1e-4)
 
 
 def test_alone_without_any_variable(rank_pool, tmp_path: Path) -> None:
