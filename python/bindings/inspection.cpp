@@ -46,6 +46,7 @@ py::dict group_status(const py::bytes& memory) {
     entry["call"] = rank.call;
     entry["waits_for"] = rank.waits_for < 0 ? py::object(py::none()) : py::object(py::int_(rank.waits_for));
     entry["since_ns"] = rank.since_ns;
+    entry["elsewhere"] = text_from(rank.elsewhere);
     ranks.append(entry);
   }
   py::dict result;

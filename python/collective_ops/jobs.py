@@ -48,6 +48,7 @@ class Rank:
     waited_s: float | None  # in this call
     process_state: str  # a letter of STATES; "" where there is no process
     world_rank: int = -1  # in the job; -1: as in the group
+    elsewhere: str = ""  # of the world's ranks: "waits in recv of ...", or in calls of other groups
 
     @property
     def number(self) -> int:

@@ -109,6 +109,11 @@ def findings(group: Group) -> list[str]:
         texts.append(f"Died: {who}. The reason stands in the rank's own log, or in the kernel's (dmesg).")
     if not group.failure_code:
         texts += _waits(group)
+        texts += [
+            f"Rank {rank.number} {rank.elsewhere}."
+            for rank in group.ranks
+            if rank.elsewhere and rank.activity != "dead"
+        ]
     return texts or ["Nobody waits: all ranks work, or stand outside of any call."]
 
 

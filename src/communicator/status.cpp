@@ -74,6 +74,7 @@ Result<RankStatus> read_rank(const shm::GroupMemory& memory, int rank) {
     status.waits_for = -1;
   }
   if (status.issued > 0) status.call = call_of(memory, rank, status.issued);
+  if (world && status.activity != Activity::kLeft) status.elsewhere = memory.read_note(rank);
   return status;
 }
 

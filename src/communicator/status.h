@@ -31,6 +31,9 @@ struct RankStatus {
   uint64_t finished = 0;  // calls completed
   std::string call;       // of call `issued`: "all_reduce of 1000 float32, op sum"; "" where not announced
   int waits_for = -1;     // while kWaiting: the rank
+  // Of the world's ranks: what else they wait for at length, in messages and other groups; "waits in recv of
+  // 10 float32 ...", or "".
+  std::string elsewhere;
   int64_t since_ns = 0;   // while kWaiting: CLOCK_MONOTONIC of when its waiting in this call began
 };
 

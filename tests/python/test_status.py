@@ -233,6 +233,31 @@ def test_watch_ends_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out.count("no-such-job") == 2
 
 
+def wait_in_a_message() -> None:
+    collective_ops.init_hccl()
+    if collective_ops.rank() == 0:
+        collective_ops.recv(np.zeros(3, np.float32), 1, tag=4)
+    else:
+        report("there")
+        while not os.path.exists(os.environ["TEST_SIGN"]):
+            time.sleep(0.01)
+        collective_ops.send(np.zeros(3, np.float32), 0, tag=4)
+
+
+def test_a_rank_that_waits_in_a_message_is_told(rank_pool: RankPool, tmp_path: Path) -> None:
+    sign = tmp_path / "told"
+    ranks = rank_pool.start(wait_in_a_message, 2, env={"TEST_SIGN": str(sign)})
+    ranks.receive(1)
+    deadline, text = time.monotonic() + 30, ""
+    while "waits in recv" not in text and time.monotonic() < deadline:
+        found = status.select(jobs.find_groups(), str(ranks.pids[0]))
+        text = "\n".join(map(status.describe, found))
+    sign.touch()
+    expected = f"Rank 0 waits in recv of 3 float32 (12 bytes), tag 4, from rank 1 (pid {ranks.pids[1]})."
+    assert expected in text, text
+    ranks.results(timeout=30)
+
+
 def rank(number: int, activity: str, issued: int = 0, waits_for: int | None = None, **other: Any) -> Rank:
     given = {"pid": 100 + number, "call": "barrier", "process_state": "S"} | other
     finished = issued if activity == "outside" else issued - 1
