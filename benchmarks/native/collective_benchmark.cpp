@@ -19,13 +19,13 @@
 #include <collective_ops/communicator.h>
 
 #include "peers/rank_channel.h"
-#include "rank_case.h"
+#include "perf/rank_case.h"
 
 namespace {
 
 using namespace collective_ops;
-using benchmark::CaseSpec;
-using benchmark::RankCase;
+using perf::CaseSpec;
+using perf::RankCase;
 using Clock = std::chrono::steady_clock;
 
 struct Options {

@@ -75,12 +75,25 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.run(options)
 
 
+def _no_arguments(_parser: argparse.ArgumentParser) -> None:
+    """Of a command that `_NATIVE` has: they are the native program's."""
+
+
+def _perf(arguments: list[str]) -> int:
+    from collective_ops import perf
+
+    return perf.run(arguments)
+
+
 _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("run", "start the ranks of a training program on this host", _run_arguments, _run),
     ("status", "show what the ranks of a job do, and who waits for whom", _status_arguments, _status),
     ("doctor", "check this machine, with the next step for each finding", _doctor_arguments, _doctor),
+    ("perf", "measure a collective, in the layout of hccl_test or nccl-tests", _no_arguments, _perf),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )
+# These get their arguments as they stand, help included.
+_NATIVE = {"perf": _perf}
 
 
 class _Version(argparse.Action):
@@ -111,13 +124,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in _NATIVE:
+        return _report_errors(arguments[0], lambda: _NATIVE[arguments[0]](arguments[1:]))
     options, unknown = make_parser().parse_known_args(arguments)
     if unknown:  # by the subcommand's parser, so that its usage is shown and not the whole command's
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return _report_errors(options.name, lambda: options.execute(options))
+
+
+def _report_errors(name: str, run: Callable[[], int]) -> int:
     try:
-        return options.execute(options)
+        return run()
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        print(f"collective-ops {options.name}: {error}", file=sys.stderr)
+        print(f"collective-ops {name}: {error}", file=sys.stderr)
         return 1
 
 
