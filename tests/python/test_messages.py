@@ -468,6 +468,59 @@ def test_open_receives_cost_nothing(rank_pool: RankPool, capsys: pytest.CaptureF
     assert used < 0.05
 
 
+def send_more_than_4_gib() -> None:
+    init_hccl()
+    count = (1 << 32) + 12_345
+    if rank() == 0:
+        out = np.zeros(count, np.uint8)
+        out[[1 << 32, -1]] = 9, 7
+        send(out, 1)
+    else:
+        into = np.empty(count, np.uint8)
+        recv(into, 0)
+        assert (into[0], into[1 << 32], into[-1]) == (0, 9, 7) and np.count_nonzero(into) == 2
+
+
+@pytest.mark.slow
+def test_more_than_4_gib(rank_pool: RankPool) -> None:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if available < 10 << 30:
+        pytest.skip("needs 10 GiB of memory")
+    rank_pool.run(send_more_than_4_gib, 2, timeout=300)
+
+
+def random_messages(rounds: int) -> int:
+    """Messages of a plan that all ranks know, among collectives; the memory of half of them is shared."""
+    init_hccl()
+    me, checked = rank(), 0
+    for seed in range(rounds):
+        rng = np.random.default_rng(seed)
+        works, expected = [], []
+        for number in range(200):
+            source, destination, tag = rng.integers(0, (world_size(), world_size(), 3)).tolist()
+            count = int(rng.choice([0, 3, 10, 11, 500, 4096, 4097, 20_000, 150_000]))
+            value = np.float32(1000 * seed + number)
+            if source == me:
+                out = placed(np.full(count, value), shared=number % 2 == 0)
+                works.append(isend(out, destination, tag))
+            if destination == me:
+                into = np.empty(count, np.float32)
+                works.append(irecv(into, source, tag))
+                expected.append((into, value, source, works[-1]))
+            if number % 50 == 0:
+                allreduce(np.ones(1000, np.float32))
+        for place in np.random.default_rng([seed, me]).permutation(len(works)):
+            works[place].wait(timeout=60)
+        for into, value, source, work in expected:
+            assert work.source == source and (into == value).all()
+        checked += len(expected)
+    return checked
+
+
+def test_random_messages_of_eight_ranks(rank_pool: RankPool) -> None:
+    assert sum(rank_pool.run(random_messages, 8, (10,))) == 2000
+
+
 def traced_messages() -> None:
     init_hccl()
     peer = 1 - rank()
