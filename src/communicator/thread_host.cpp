@@ -94,6 +94,7 @@ class ThreadHost final : public Host {
 std::vector<std::shared_ptr<Host>> make_thread_hosts(int world_size, std::shared_ptr<std::byte> memory) {
   const auto board = std::make_shared<Board>(std::move(memory));
   std::vector<std::shared_ptr<Host>> hosts;
+  hosts.reserve(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank)
     hosts.push_back(std::make_shared<ThreadHost>(board, world_size, rank));
   return hosts;
