@@ -290,11 +290,9 @@ void Messages::sleep(std::unique_lock<std::mutex>& lock, const std::atomic<bool>
   progress();
   const bool needed = !jobs_.empty() || more_ || (memory_.broken() && !failed()) || stop_ ||
                       (done != nullptr && done->load(std::memory_order_relaxed));
-  if (!needed) {
-    lock.unlock();
-    rings_.sleep(rank_, seen, who, ns);
-    lock.lock();
-  }
+  lock.unlock();
+  if (!needed) rings_.sleep(rank_, seen, who, ns);
+  lock.lock();
   if (who == shm::kCallers) --sleeping_;
   update_sleepers();
 }
