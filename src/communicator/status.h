@@ -34,7 +34,7 @@ struct RankStatus {
   // Of the world's ranks: what else they wait for at length, in messages and other groups; "waits in recv of
   // 10 float32 ...", or "".
   std::string elsewhere;
-  int64_t since_ns = 0;   // while kWaiting: CLOCK_MONOTONIC of when its waiting in this call began
+  int64_t since_ns = 0;  // while kWaiting: CLOCK_MONOTONIC of when its waiting in this call began
 };
 
 struct GroupStatus {
