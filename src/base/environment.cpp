@@ -49,6 +49,11 @@ constexpr std::array kVariables = {
     EnvironmentVariable{
         "COLLECTIVE_OPS_ALGORITHM", "auto",
         "auto, direct, one_shot, two_shot, read, ring or tree: forces an algorithm, for tests"},
+    EnvironmentVariable{"TORCH_FR_BUFFER_SIZE", "2000",
+                        "calls that the PyTorch backend keeps for a dump (0: none)"},
+    EnvironmentVariable{
+        "TORCH_FR_DUMP_TEMP_FILE", "",
+        "name, with the rank behind it, of the dump that a failure of the PyTorch backend leaves"},
     EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120",
                         "seconds to wait for the other ranks at start (1 to 7200)"},
     EnvironmentVariable{"HCCL_EXEC_TIMEOUT", "1836", "seconds to wait inside a call (0: for ever)"},

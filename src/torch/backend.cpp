@@ -5,6 +5,7 @@
 
 #include "torch/attempt.h"
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 #include "torch/joined_work.h"
 #include "torch/profile.h"
 #include "torch/rendezvous.h"
@@ -66,6 +67,9 @@ ProcessGroupCollectiveOps::ProcessGroupCollectiveOps(const c10::intrusive_ptr<c1
       options_(std::move(options)),
       membership_(
           std::make_shared<Membership>(join(store_, options_->group_name, rank, size, options_->timeout))) {
+  const auto& ranks = options_->global_ranks_in_group;
+  const auto index = static_cast<size_t>(rank);
+  state_->set_global_rank(index < ranks.size() ? static_cast<int>(ranks[index]) : rank);
   init();
   const std::lock_guard lock(memberships().mutex);
   memberships().list.remove_if([](const auto& known) { return known.expired(); });
@@ -96,14 +100,18 @@ void ProcessGroupCollectiveOps::shutdown() {
   kept_messages_.clear();  // the communicator has let go of their memory
 }
 
-void shutdown_all() {
+void shutdown_all(const std::string& reason) {
   std::list<std::weak_ptr<Membership>> left;
   {
     const std::lock_guard lock(memberships().mutex);
     left.swap(memberships().list);
   }
   for (const auto& weak : left) {
-    if (const auto membership = weak.lock()) membership->leave();
+    const auto membership = weak.lock();
+    if (!membership) continue;
+    if (const auto communicator = membership->communicator(); communicator && !reason.empty())
+      communicator->abort(reason);
+    membership->leave();
   }
 }
 
@@ -117,6 +125,8 @@ WorkPtr ProcessGroupCollectiveOps::issue(const std::shared_ptr<Communicator>& co
   task.call.timeout = timeout_of(task.timeout);
   task.sequence = ++sequence_;
   const bool coalesced = coalescing_;
+  task.record =
+      FlightRecorder::instance().issued(*this, options_->global_ranks_in_group, task, *task.call.timeout);
   const CommsRecord record(*this, options_->global_ranks_in_group, task);
   const bool blocking = !task.async && !coalesced;
   const char* title = profiled() ? range_title(name_, task.kind.title) : nullptr;

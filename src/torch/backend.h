@@ -160,7 +160,8 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   size_t prune_at_ = 8;
 };
 
-// Leaves every group of this process: before Python ends, while threads may still ask for the GIL.
-void shutdown_all();
+// Leaves every group of this process: before Python ends, while threads may still ask for the GIL. With a
+// reason nothing is finished first: calls end with it, here and on the other ranks.
+void shutdown_all(const std::string& reason);
 
 }  // namespace collective_ops::pytorch

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 
 namespace collective_ops::pytorch {
 
@@ -11,7 +12,7 @@ namespace collective_ops::pytorch {
 class CallWork::Listener final : public CallListener {
  public:
   explicit Listener(c10::intrusive_ptr<CallWork> work) : work_(std::move(work)) {}
-  void before() override { work_->begun_ = std::chrono::steady_clock::now(); }
+  void before() override { work_->begin(); }
   void after(const Status& status) override { work_->end(status); }
   void done() override {
     work_->complete_future();
@@ -28,7 +29,7 @@ CallWork::CallWork(int rank, Task task, const char* title, std::shared_ptr<WorkO
       observer_(std::move(observer)) {}
 
 void CallWork::run(const c10::intrusive_ptr<CallWork>& work, Communicator& communicator) {
-  work->begun_ = std::chrono::steady_clock::now();
+  work->begin();
   const Status status = [&] {
     const Interruptible here;
     return communicator.run(work->task_.bind());
@@ -44,10 +45,16 @@ void CallWork::start(const c10::intrusive_ptr<CallWork>& work,
   work->work_ = communicator->start(work->task_.bind(), std::make_shared<Listener>(work));
 }
 
+void CallWork::begin() {
+  begun_ = std::chrono::steady_clock::now();
+  FlightRecorder::instance().started(task_.record);
+}
+
 void CallWork::end(const Status& status) {
   ended_ = std::chrono::steady_clock::now();
   std::exception_ptr error;
   if (status.ok()) {
+    FlightRecorder::instance().ended(task_.record);
     try {
       task_.output.deliver();
     } catch (...) {

@@ -49,6 +49,7 @@ class CallWork final : public c10d::Work {
  private:
   class Listener;
 
+  void begin();
   void end(const Status& status);
   void complete_future();
 

@@ -1,5 +1,7 @@
 #include "torch/group_state.h"
 
+#include "torch/flight_recorder.h"
+
 #include <utility>
 
 namespace collective_ops::pytorch {
@@ -25,7 +27,9 @@ c10d::ErrorType error_of(const Status& status) {
 void GroupState::ended(const CallWork& work, const Status& status) {
   if (!status.ok()) {
     auto none = c10d::ErrorType::SUCCESS;
-    error_.compare_exchange_strong(none, error_of(status));
+    const auto error = error_of(status);
+    error_.compare_exchange_strong(none, error);
+    if (error != c10d::ErrorType::SUCCESS) FlightRecorder::instance().dump_failure(global_rank_);
   }
   if (hooked_.load(std::memory_order_acquire)) {
     const std::chrono::duration<float> taken = work.ended() - work.begun();

@@ -19,12 +19,16 @@ class GroupState final : public WorkObserver {
   void ended(const CallWork& work, const Status& status) override;
   void wait_for_pending();
 
+  // For the name of a dump.
+  void set_global_rank(int rank) { global_rank_ = rank; }
+
   // Of the first call that failed for another reason than its arguments.
   c10d::ErrorType error() const { return error_.load(std::memory_order_acquire); }
   void set_hook(Hook hook);
 
  private:
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  int global_rank_ = 0;
   std::atomic<int64_t> pending_{0};
   std::atomic<bool> hooked_{false};
   std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 
 namespace collective_ops::pytorch {
 namespace {
@@ -61,6 +62,11 @@ MessageWork::MessageWork(int rank, Task task, Transfer transfer, const char* tit
       task_(std::move(task)),
       transfer_(transfer) {}
 
+void MessageWork::started(std::shared_ptr<collective_ops::Work> work) {
+  work_ = std::move(work);
+  FlightRecorder::instance().started(task_.record);
+}
+
 bool MessageWork::isCompleted() {
   if (!work_ || !work_->done()) return false;
   end();
@@ -88,6 +94,7 @@ void MessageWork::end() {
   const std::lock_guard lock(ending_);
   if (std::exchange(ended_, true)) return;
   const Status status = work_->wait();
+  if (status.ok()) FlightRecorder::instance().ended(task_.record);
   std::exception_ptr error = status.ok() ? nullptr : to_exception(status);
   if (!error && transfer_.kind == Transfer::kReceive) {
     try {

@@ -17,7 +17,7 @@ class MessageWork final : public c10d::Work {
 
   // What the core is to be given.
   const Transfer& transfer() const { return transfer_; }
-  void started(std::shared_ptr<collective_ops::Work> work) { work_ = std::move(work); }
+  void started(std::shared_ptr<collective_ops::Work> work);
 
   bool isCompleted() override;
   bool isSuccess() const override;

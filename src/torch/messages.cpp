@@ -3,6 +3,7 @@
 
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 #include "torch/joined_work.h"
 #include "torch/message_work.h"
 #include "torch/profile.h"
@@ -55,6 +56,8 @@ WorkPtr ProcessGroupCollectiveOps::post(Task task, Transfer transfer) {
   const auto communicator = this->communicator();
   transfer.timeout = timeout_of(c10d::kUnsetTimeout);
   task.sequence = ++message_sequence_;
+  task.record = FlightRecorder::instance().issued(*this, options_->global_ranks_in_group, task,
+                                                  *transfer.timeout, transfer.peer);
   const CommsRecord record(*this, options_->global_ranks_in_group, task);
   const char* title = profiled() ? range_title(name_, task.kind.title) : nullptr;
   auto work = c10::make_intrusive<MessageWork>(rank_, std::move(task), transfer, title);

@@ -3,6 +3,7 @@
 
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 
 namespace py = pybind11;
 
@@ -17,6 +18,10 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& 
   auto options = c10::make_intrusive<Group::Options>(timeout);
   options->group_name = group;
   options->global_ranks_in_group.assign(global_ranks.begin(), global_ranks.end());
+  if (global_ranks.empty()) {  // c10d's way to say: all of the world
+    for (int world_rank = 0; world_rank < size; ++world_rank)
+      options->global_ranks_in_group.push_back(world_rank);
+  }
   return c10::make_intrusive<Group>(store, rank, size, std::move(options), name);
 }
 
@@ -46,8 +51,14 @@ PYBIND11_MODULE(_torch, module) {
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group"), py::arg("global_ranks"), py::arg("name"),
              py::call_guard<py::gil_scoped_release>());
-  module.def("shutdown_all", &shutdown_all, py::call_guard<py::gil_scoped_release>(),
-             "Leaves every group of this process, once what was started has finished.");
+  module.def(
+      "shutdown_all", &shutdown_all, py::arg("reason") = "", py::call_guard<py::gil_scoped_release>(),
+      "Leaves every group of this process, once what was started has finished; with a reason at once.");
+  module.def(
+      "dump_flight_recorder",
+      [](bool only_active) { return py::bytes(FlightRecorder::instance().dump(only_active)); },
+      py::arg("only_active") = false,
+      "The last calls of this process as PyTorch's flight recorder dumps them: a pickle for torchfrtrace.");
 }
 
 }  // namespace collective_ops::pytorch

@@ -165,7 +165,6 @@ Operand::Operand(std::vector<at::Tensor> tensors, Use use)
     elements += tensor.numel();
     if (tensor.numel() == 0) continue;
     const auto* begin = plain(tensor) ? static_cast<const char*>(tensor.const_data_ptr()) : nullptr;
-    // Neighbours of one storage: separate allocations may touch by chance, but are none the less in order.
     joined = joined && begin != nullptr && (end == nullptr || begin == end);
     if (data_ == nullptr) data_ = const_cast<char*>(begin);
     if (begin != nullptr) end = begin + tensor.nbytes();

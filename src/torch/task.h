@@ -28,6 +28,7 @@ struct Task {
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   bool async = true;
   uint64_t sequence = 0;
+  uint64_t record = 0;  // in the flight recorder
 
   // The call, showing this task's memory and counts. Valid while the task stays where it is.
   const Call& bind() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("collective_ops_torch._native")
 
+import collective_ops_torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from rank_pool import RankPool, report  # noqa: E402
 from torch_groups import process_group, rank, world_size  # noqa: E402
@@ -461,3 +463,52 @@ def regrouped() -> list[float]:
 
 def test_shrinking_goes_on_with_the_survivors(rank_pool: RankPool) -> None:
     assert rank_pool.run(regrouped, 4) == [[5.0], [], [5.0], [5.0]]
+
+
+def leaves_a_dump(folder: str) -> None:
+    with process_group():
+        dist.barrier()
+        dist.all_reduce(torch.ones(4, 3))
+        if rank() == 2:
+            collective_ops_torch.dump_flight_recorder(f"{folder}/rank_2")
+        group = dist.distributed_c10d._get_default_group()
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=0.5)
+        if rank() != 2:
+            assert (
+                failure_of(lambda: group.allreduce([torch.ones(3)], options).wait())[0] == "DistBackendError"
+            )
+
+
+def test_torchfrtrace_reads_our_dumps(rank_pool: RankPool, tmp_path: Path) -> None:
+    rank_pool.run(leaves_a_dump, 3, (str(tmp_path),), env={"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/rank_"})
+    dumps = [pickle.loads((tmp_path / f"rank_{r}").read_bytes()) for r in range(3)]
+    assert [entry["profiling_name"] for entry in dumps[0]["entries"]] == [
+        "gloo:barrier",
+        "gloo:all_reduce",
+        "gloo:all_reduce",
+    ]
+    assert [entry["state"] for entry in dumps[0]["entries"]] == ["completed", "completed", "started"]
+    assert dumps[0]["entries"][1]["input_sizes"] == [[4, 3]] and len(dumps[2]["entries"]) == 2
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path)]
+    result = subprocess.run([*command, "-p", "rank_"], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "missing ranks: {2}" in result.stdout + result.stderr
+
+
+def ended_by_an_exception() -> str:
+    dist.init_process_group("collective_ops", timeout=timedelta(seconds=60))
+    dist.barrier()
+    if rank() == 0:
+        dist.all_reduce(torch.ones(3), async_op=True)
+        sys.last_value = ValueError("wrong learning rate")  # as the interpreter leaves it
+        return ""
+    time.sleep(0.5)
+    return failure_of(lambda: dist.broadcast(torch.ones(3), 0))[1]
+
+
+def test_the_end_of_a_program_by_an_exception_is_told(rank_pool: RankPool) -> None:
+    begun = time.monotonic()
+    text = rank_pool.run(ended_by_an_exception, 2)[1]
+    assert "wrong learning rate" in text or "rank 0" in text
+    assert time.monotonic() - begun < 30

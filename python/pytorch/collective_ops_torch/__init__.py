@@ -10,9 +10,10 @@ docs/from_gloo.md says what the backend does and where it differs from Gloo.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
-__all__ = ["NAME", "register"]
+__all__ = ["NAME", "dump_flight_recorder", "register"]
 
 NAME = "collective_ops"
 
@@ -30,6 +31,16 @@ def register(name: str = NAME) -> None:
             return _create(name, options, backend_options)
 
         backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+
+
+def dump_flight_recorder(file: str | os.PathLike[str], only_active: bool = False) -> None:
+    """Writes the last calls of this process to `file`, in the schema of PyTorch's flight recorder.
+
+    Files of all ranks in one folder, named PREFIX and the rank, are what `torchfrtrace FOLDER` reads; it
+    names the rank that a call waits for. `only_active`: only calls that have not ended.
+    """
+    with open(file, "wb") as out:
+        out.write(_load()._torch.dump_flight_recorder(only_active))
 
 
 def _autoload() -> None:

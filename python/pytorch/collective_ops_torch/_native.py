@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 
 import collective_ops
 import torch
@@ -17,5 +18,13 @@ if _torch.__version__ != collective_ops.__version__:
     )
 
 create = _torch.create
-# Unfinished calls need a living interpreter: their tensors and the callbacks of futures belong to Python.
-atexit.register(_torch.shutdown_all)
+
+
+def _leave() -> None:
+    """Unfinished calls need a living interpreter, to which their tensors and the callbacks of futures belong.
+    A program that ends by an exception finishes none of them, and its peers are told."""
+    error = getattr(sys, "last_value", None)
+    _torch.shutdown_all(f"a rank's program ended by {type(error).__name__}: {error}" if error else "")
+
+
+atexit.register(_leave)
