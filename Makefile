@@ -85,4 +85,4 @@ wheel: setup  ## build the wheels into dist/: the package, and the PyTorch backe
 	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist ./python/pytorch
 
 clean:  ## remove what was built (.venv stays)
-	rm -rf build dist python/collective_ops/{*.so,_perf} python/pytorch/collective_ops_torch/*.so
+	rm -rf build dist python/collective_ops/{*.so,_perf,_topo} python/pytorch/collective_ops_torch/*.so

@@ -57,3 +57,17 @@ function(co_shared_library)
     install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/collective_ops DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   endif()
 endfunction()
+
+# co_package_program(perf): the executable `perf` goes into the Python package as _perf, beside
+# libcollective_ops.so; `collective-ops perf` starts it from there.
+function(co_package_program name)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME _${name})
+  if(DEFINED SKBUILD OR COLLECTIVE_OPS_PYTHON)
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
+  endif()
+  if(DEFINED SKBUILD)
+    install(TARGETS ${name} RUNTIME DESTINATION collective_ops)
+  elseif(COLLECTIVE_OPS_PYTHON)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_SOURCE_DIR}/python/collective_ops)
+  endif()
+endfunction()

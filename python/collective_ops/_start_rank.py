@@ -34,6 +34,8 @@ def main() -> None:
     os.dup2(log, 2)
     os.close(log)
 
+    if start["cpus"][local_rank]:
+        os.sched_setaffinity(0, start["cpus"][local_rank])
     os.environ["DEVICE_ID"] = str(start["device_ids"][local_rank])
     command = start["command"]
     try:

@@ -75,6 +75,18 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.run(options)
 
 
+def _topo_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import topo
+
+    topo.add_arguments(parser)
+
+
+def _topo(options: argparse.Namespace) -> int:
+    from collective_ops import topo
+
+    return topo.run(options)
+
+
 def _no_arguments(_parser: argparse.ArgumentParser) -> None:
     """Of a command that `_NATIVE` has: they are the native program's."""
 
@@ -89,6 +101,7 @@ _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("run", "start the ranks of a training program on this host", _run_arguments, _run),
     ("status", "show what the ranks of a job do, and who waits for whom", _status_arguments, _status),
     ("doctor", "check this machine, with the next step for each finding", _doctor_arguments, _doctor),
+    ("topo", "show this host and the speed of its links", _topo_arguments, _topo),
     ("perf", "measure a collective, in the layout of hccl_test or nccl-tests", _no_arguments, _perf),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )

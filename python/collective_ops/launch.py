@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collective_ops._watch import TRACEBACK, LiveOutput, RankState, RankWatcher, first_failure, last_lines
+from collective_ops.binding import parse_bind_core, plan_binding, usable_cores
 
 EXAMPLES = """\
 examples:
@@ -60,6 +61,7 @@ class LaunchPlan:
     start_timeout: int = 600
     kill_after: float = 5.0  # seconds between SIGTERM and SIGKILL
     json_file: Path | None = None
+    cpus: list[list[int]] = field(default_factory=list)  # of each rank; []: any
 
     @property
     def world_size(self) -> int:
@@ -138,6 +140,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--dry-run", action="store_true", help="show environment and command of each rank, start none"
     )
+    cores = parser.add_argument_group("cores")
+    cores.add_argument(
+        "--bind_core",
+        "--bind-core",
+        type=_bind_core,
+        default=False,
+        metavar="True",
+        help='bind each rank to its share of the cores; or cpus by device: {"device0": ["0-3"], ...}',
+    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -173,6 +184,7 @@ def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]
         master_port=options.master_port,
         json_file=options.json,
     )
+    plan.cpus = _bound_cpus(options.bind_core, plan.device_ids)
     plan.environment = {"COLLECTIVE_OPS_JOB_ID": job_id}
     if "OMP_NUM_THREADS" not in environ:
         cores = len(os.sched_getaffinity(0))
@@ -200,7 +212,8 @@ def describe(plan: LaunchPlan) -> str:
             "MASTER_PORT": plan.master_port or "<free port>",
         } | plan.environment
         words = " ".join(f"{name}={value}" for name, value in variables.items())
-        lines.append(f"rank {rank}: {words} {shlex.join(plan.command)}")
+        cpus = f" (on cpu {','.join(map(str, plan.cpus[rank]))})" if plan.cpus[rank] else ""
+        lines.append(f"rank {rank}{cpus}: {words} {shlex.join(plan.command)}")
     return "\n".join(lines)
 
 
@@ -234,6 +247,7 @@ def _run_ranks(plan: LaunchPlan, state_directory: Path) -> tuple[dict[int, RankS
             {
                 "command": plan.command,
                 "device_ids": plan.device_ids,
+                "cpus": plan.cpus,
                 "launcher_pid": os.getpid(),
                 "log": str(plan.log_dir).replace("{", "{{").replace("}", "}}") + "/rank_{rank}.log",
             }
@@ -383,6 +397,28 @@ def _positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1 on")
     return int(text)
+
+
+def _bind_core(text: str) -> bool | dict[int, list[int]]:
+    try:
+        return parse_bind_core(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _bound_cpus(wanted: bool | dict[int, list[int]], device_ids: list[int]) -> list[list[int]]:
+    """What cannot be done is one warning: ranks run without it, only slower."""
+    if wanted is False:
+        return [[] for _ in device_ids]
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError as error:
+        print(f"collective-ops run: --bind_core: not allowed here ({error.strerror})", file=sys.stderr)
+        return [[] for _ in device_ids]
+    cpus, warning = plan_binding(wanted, device_ids, usable_cores())
+    if warning:
+        print(f"collective-ops run: {warning}", file=sys.stderr)
+    return cpus
 
 
 def _boolean(text: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import collective_ops
 import pytest
-from collective_ops import _watch, launch
+from collective_ops import _watch, binding, launch
 
 PACKAGE_PARENT = str(Path(collective_ops.__path__[0]).parent)
 LAUNCH_SECONDS = 120
@@ -205,6 +205,59 @@ def test_last_lines_begin_at_the_first_traceback_of_a_chain(tmp_path: Path) -> N
     assert len(_watch.last_lines(log).splitlines()) < 100
 
 
+@pytest.mark.parametrize(
+    "ranks, cores, expected",
+    [
+        (2, [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (3, [[0], [1], [2], [3]], [[0], [1], [2, 3]]),
+        (4, [[0], [1]], [[0], [0], [1], [1]]),
+        (1, [[3]], [[3]]),
+    ],
+)
+def test_ranks_share_the_cores(ranks: int, cores: list[list[int]], expected: list[list[int]]) -> None:
+    assert binding.cores_of_ranks(ranks, cores) == expected
+
+
+def test_neighbouring_cores_stand_beside_each_other(tmp_path: Path) -> None:
+    for cpu in range(8):  # two sockets, by turns; cpus 4 to 7 are second threads
+        folder = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{cpu % 2}\n")
+        (folder / "core_id").write_text(f"{cpu % 4 // 2}\n")
+    assert binding.usable_cores(range(7), tmp_path) == [[0, 4], [2, 6], [1, 5], [3]]
+    assert binding.usable_cores([9], tmp_path) == [[9]]  # of which nothing is known
+
+
+def test_binding_by_device_and_its_one_warning() -> None:
+    wanted = binding.parse_bind_core('{"device4": ["0-1"], "device5": ["2", "9"], "device6": ["8"]}')
+    cpus, warning = binding.plan_binding(wanted, [4, 5, 6, 7], [[0], [1], [2], [3]])
+    assert cpus == [[0, 1], [2], [], []]
+    assert warning == "--bind_core: cpu 8, 9 may not be used here; rank 2, 3 is not bound"
+    cpus, warning = binding.plan_binding(True, [0, 1, 2], [[0], [1]])
+    assert warning == "--bind_core: 3 ranks share the 2 cores that may be used"
+    assert binding.plan_binding(False, [0, 1], [[0]]) == ([[], []], "")
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "{}", '{"device0": []}', '{"card0": ["1"]}', '["0"]', '{"device0": ["a"]}']
+)
+def test_a_binding_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(ValueError, match="expected True, False, or cpus by device"):
+        binding.parse_bind_core(text)
+
+
+def test_forbidden_binding_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(*_given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    assert plan_of("--bind_core", "True", "--nproc_per_node", "2", "true").cpus == [[], []]
+    warning = "collective-ops run: --bind_core: not allowed here (Operation not permitted)\n"
+    assert capsys.readouterr().err == warning
+
+
 # ---- real launches
 
 
@@ -227,6 +280,15 @@ print("to stderr", file=sys.stderr)
         assert words == [expected, "to stderr"]
     assert done.stdout.count("to stderr") == 1 and done.stdout.startswith("0 0 3 5 ")
     assert done.stderr == ""
+
+
+def test_ranks_run_on_their_cores(tmp_path: Path) -> None:
+    name = script(tmp_path, "print(sorted(os.sched_getaffinity(0)))\n")
+    done = run(tmp_path, "--bind_core=True", "--log_dir", "logs", "--nproc_per_node", "2", name)
+    assert done.returncode == 0, done.stderr
+    expected = binding.cores_of_ranks(2, binding.usable_cores())
+    for rank in range(2):
+        assert (tmp_path / f"logs/rank_{rank}.log").read_text() == f"{expected[rank]}\n"
 
 
 def test_all_ranks_can_be_shown(tmp_path: Path) -> None:
