@@ -32,7 +32,8 @@ def call_all(kinds: str) -> dict[str, int]:
     shared = kinds[me] == "s"
     for turn, size in enumerate(SIZES * 3):
         count = size // 4 // n * n
-        values = [np.random.default_rng([turn, r]).integers(-99, 99, count).astype(np.float32) for r in range(n)]
+        generators = [np.random.default_rng([turn, r]) for r in range(n)]
+        values = [generator.integers(-99, 99, count).astype(np.float32) for generator in generators]
         total = np.sum(values, axis=0)
 
         data = array(count, shared)
