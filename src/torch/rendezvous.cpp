@@ -1,5 +1,6 @@
 #include "torch/rendezvous.h"
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 
@@ -11,6 +12,7 @@ namespace collective_ops::pytorch {
 namespace {
 
 constexpr auto kForEver = std::chrono::milliseconds(std::chrono::hours(24 * 365));
+constexpr auto kLongestJoin = std::chrono::milliseconds(std::chrono::hours(24));  // that the core allows
 
 // Ranks with different ones cannot share memory, or not find each other.
 std::string host_identity() {
@@ -38,7 +40,7 @@ std::string agree_on_job(const c10::intrusive_ptr<c10d::Store>& store, const std
     store->set(key, here + " " + job);
     return job;
   }
-  store->wait({key}, timeout.count() == 0 ? kForEver : timeout);
+  store->wait({key}, timeout.count() == 0 ? kLongestJoin : std::min(timeout, kLongestJoin));
   const std::string told = store->get_to_str(key);
   const size_t space = told.find(' ');
   if (space == std::string::npos || told.substr(0, space) != here) {
@@ -62,7 +64,8 @@ std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store,
   options.rank = rank;
   options.world_size = size;
   options.exec_timeout = core_timeout(timeout);
-  options.connect_timeout = timeout.count() == 0 ? kForEver : std::min(timeout, kForEver);
+  options.connect_timeout =
+      timeout.count() == 0 ? kLongestJoin : std::clamp(timeout, std::chrono::milliseconds(1), kLongestJoin);
   options.interrupted = look_for_signals;
   options.job_id = size == 1 ? fresh_job(group) : agree_on_job(store, group, rank, timeout);
   const Interruptible here;
