@@ -31,7 +31,7 @@ build: setup  ## build the library, the Python modules and the native tests (bui
 # Without tests and benchmarks, which take most of the time.
 module: setup
 	@cmake --preset release -DCOLLECTIVE_OPS_PYTHON=ON --log-level=WARNING >/dev/null
-	@cmake --build --preset release -j $(JOBS) --target _core
+	@cmake --build --preset release -j $(JOBS) --target _core _analysis
 
 demo: module  ## train ResNet-50 on real digits with 8 ranks, then draw the heat map
 	@scripts/demo $(DEMO_OUTPUT)
@@ -85,4 +85,4 @@ wheel: setup  ## build the wheels into dist/: the package, and the PyTorch backe
 	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist ./python/pytorch
 
 clean:  ## remove what was built (.venv stays)
-	rm -rf build dist python/collective_ops/{*.so,_perf,_topo} python/pytorch/collective_ops_torch/*.so
+	rm -rf build dist python/collective_ops/{*.so,_perf,_topo,_tune} python/pytorch/collective_ops_torch/*.so

@@ -87,6 +87,30 @@ def _topo(options: argparse.Namespace) -> int:
     return topo.run(options)
 
 
+def _analyze_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import analyze
+
+    analyze.add_arguments(parser)
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    from collective_ops import analyze
+
+    return analyze.run(options)
+
+
+def _tune_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops import tune
+
+    tune.add_arguments(parser)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from collective_ops import tune
+
+    return tune.run(options)
+
+
 def _no_arguments(_parser: argparse.ArgumentParser) -> None:
     """Of a command that `_NATIVE` has: they are the native program's."""
 
@@ -102,7 +126,9 @@ _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("status", "show what the ranks of a job do, and who waits for whom", _status_arguments, _status),
     ("doctor", "check this machine, with the next step for each finding", _doctor_arguments, _doctor),
     ("topo", "show this host and the speed of its links", _topo_arguments, _topo),
+    ("tune", "show what this machine costs, and which algorithm a call takes", _tune_arguments, _tune),
     ("perf", "measure a collective, in the layout of hccl_test or nccl-tests", _no_arguments, _perf),
+    ("analyze", "say where the time of profiled ranks went, and who is slow", _analyze_arguments, _analyze),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )
 # These get their arguments as they stand, help included.

@@ -1,0 +1,63 @@
+// collective_ops._analysis: src/analysis. python/collective_ops/analyze.py calls it.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "analysis/cluster.h"
+#include "errors.h"
+
+namespace py = pybind11;
+
+namespace collective_ops::python {
+namespace {
+
+// Paths and names in profiles are bytes; what is no UTF-8 in them must not hide the result.
+std::string readable(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+}
+
+// `progress(done, total)` is called from this thread a few times a second; what it raises, and a signal's
+// handler too, ends the analysis and comes out of this call.
+py::dict analyze(const std::string& directory, const std::string& output, const std::string& mode,
+                 int threads, const py::object& progress) {
+  ClusterOptions options{.directory = directory, .output = output, .mode = mode};
+  options.reading.threads = threads;
+  options.reading.progress = [&](size_t done, size_t total) {
+    const py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) return false;
+    try {
+      if (!progress.is_none()) progress(done, total);
+      return true;
+    } catch (py::error_already_set& error) {
+      error.restore();
+      return false;
+    }
+  };
+  auto made = [&] {
+    const py::gil_scoped_release release;
+    return analyze_cluster(options);
+  }();
+  if (!made.ok()) raise(Status(made.status().code(), readable(made.status().message())));
+  const ClusterReport& report = *made;
+  py::dict result;
+  result["text"] = readable(report.text());
+  result["json"] = readable(report.json());
+  result["partial"] = report.partial();
+  return result;
+}
+
+}  // namespace
+}  // namespace collective_ops::python
+
+PYBIND11_MODULE(_analysis, module) {
+  namespace ours = collective_ops::python;
+  std::vector<std::pair<std::string, std::string>> modes;
+  for (const auto& mode : collective_ops::cluster_modes()) modes.emplace_back(mode.name, mode.help);
+  module.attr("cluster_modes") = modes;
+  module.def("analyze_cluster", &ours::analyze, py::arg("directory"), py::arg("output"), py::arg("mode"),
+             py::arg("threads"), py::arg("progress"));
+}

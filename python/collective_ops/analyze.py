@@ -1,0 +1,164 @@
+"""Analysis of the profiles of many ranks: where the time went, which rank is slow, and why. The C++ module
+`_analysis` reads and computes; docs/analysis.md says what and how.
+
+    report = collective_ops.analyze.cluster("profiles/")
+    for slow in report.data["slow_ranks"]:
+        print(slow["rank"], slow["late_ms"], slow["cause"])
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMPLETE, FAILED, NOTHING, PARTIAL = 0, 1, 2, 3  # exit codes
+
+_EPILOG = """\
+DIR holds the profiles of all ranks at any depth, mixed or not: traces of torch.profiler (*.json, *.json.gz),
+directories of the Ascend profilers (*_ascend_pt, *_ascend_ms; text export), comm_trace.json of
+COLLECTIVE_OPS_TRACE=1. The ranks' own files are only read.
+
+modes:
+{modes}
+
+examples:
+  collective-ops analyze cluster -d ./profiler/                    into ./profiler/cluster_analysis_output/
+  collective-ops analyze cluster -d ./profiler/ -m slow_rank       who holds the others up
+  collective-ops analyze cluster -d ./profiler/ -o /tmp/run1 --json | jq .slow_ranks
+
+exit codes: 0 all ranks; 3 some profiles are missing, damaged or left out (the rest is analysed, and the
+summary names them); 2 nothing that can be used; 1 results could not be written
+"""
+
+
+@dataclass(frozen=True)
+class ClusterReport:
+    """What an analysis found. `text` is the summary for people, `data` the same as Python objects (keys in
+    docs/analysis.md), `partial` whether some profile is missing, damaged or left out."""
+
+    text: str
+    partial: bool
+    data: dict[str, Any] = field(repr=False)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that were written."""
+        return tuple(Path(file) for file in self.data["files"])
+
+
+def modes() -> dict[str, str]:
+    """The modes of `cluster`, each with one line of help."""
+    from . import _analysis
+
+    return dict(_analysis.cluster_modes)
+
+
+def cluster(
+    directory: str | os.PathLike[str],
+    mode: str = "all",
+    output: str | os.PathLike[str] | None = None,
+    *,
+    threads: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> ClusterReport:
+    """Analyses the profiles below `directory`, or one file.
+
+    Args:
+        mode: a key of `modes()`.
+        output: results go to `cluster_analysis_output/` below it; default: `directory`.
+        threads: profiles read at once; 0: one per core.
+        progress: called with (profiles read, profiles in all) a few times a second.
+
+    Raises:
+        ValueError: an unknown mode, no profile that can be used, or none with what the mode needs.
+        OSError: a result cannot be written.
+    """
+    from . import _analysis
+
+    found = _analysis.analyze_cluster(
+        os.fsencode(directory), os.fsencode(output) if output is not None else "", mode, threads, progress
+    )
+    return ClusterReport(found["text"], found["partial"], json.loads(found["json"]))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    command = actions.add_parser(
+        "cluster",
+        help="the profiles of all ranks together",
+        description="Says where the time of a job went, which rank and which link is slow, and why.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    try:
+        known = modes()
+    except ImportError:  # not built: the help of other commands must still work
+        known = {}
+    command.epilog = _EPILOG.format(modes="\n".join(f"  {name:22}{text}" for name, text in known.items()))
+    command.add_argument("-d", "--dir", required=True, type=Path, metavar="DIR", help="the ranks' profiles")
+    command.add_argument("-m", "--mode", default="all", metavar="MODE", help="see below (default: all)")
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="OUT",
+        help="results go to OUT/cluster_analysis_output (default: DIR)",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON in place of the summary")
+    command.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="profiles read at once (default: one per core)"
+    )
+
+
+class _Progress:
+    """A line on standard error: overwritten on a terminal, else one every ten seconds."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.next = time.monotonic() + (0.5 if self.terminal else 10)
+        self.shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + (0.5 if self.terminal else 10)
+        self.shown = True
+        print(
+            f"read {done} of {total} profiles",
+            end="\r" if self.terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        if self.shown and self.terminal:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    progress = _Progress()
+    try:
+        report = cluster(
+            options.dir, options.mode, options.output, threads=options.threads, progress=progress
+        )
+    except ValueError as error:
+        print(f"collective-ops analyze: {error}", file=sys.stderr)
+        return NOTHING
+    except OSError as error:
+        print(f"collective-ops analyze: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("collective-ops analyze: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    finally:
+        progress.close()
+    print(json.dumps(report.data, indent=1) if options.json else report.text.rstrip())
+    return PARTIAL if report.partial else COMPLETE

@@ -1,0 +1,150 @@
+#include "analysis/cluster.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "analysis/readers/ascend.h"
+#include "analysis/writers/ascend_cluster.h"
+#include "analysis/writers/tables.h"
+
+namespace collective_ops {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool any_rank(const ProfileSet& set, bool (*has)(const RankProfile&)) {
+  return std::any_of(set.ranks.begin(), set.ranks.end(), has);
+}
+
+// One result: which modes ask for it, what it needs, how it is written.
+struct Output {
+  std::string_view mode;
+  std::string_view file;
+  std::string_view needs;
+  bool (*possible)(const ClusterReport&);
+  Status (*write)(const ClusterReport&, const fs::path&);
+};
+
+const std::vector<Output>& outputs() {
+  static const auto has_operators = [](const ClusterReport& report) {
+    return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.operators.empty(); });
+  };
+  static const auto has_links = [](const ClusterReport& report) {
+    return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.matrix.empty(); });
+  };
+  static const auto has_steps = [](const ClusterReport& report) {
+    return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.steps.empty(); });
+  };
+  static const auto has_calls = [](const ClusterReport& report) {
+    return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.calls.empty(); });
+  };
+  static const std::vector<Output> kOutputs = {
+      {"step_trace", "cluster_step_trace_time.csv", "step times", has_steps,
+       [](const ClusterReport& r, const fs::path& p) { return write_step_trace_time(r.profiles, p); }},
+      {"step_trace", "summary.csv", "step times", has_steps,
+       [](const ClusterReport& r, const fs::path& p) { return write_summary(r.profiles, r.waits, p); }},
+      {"communication_time", "cluster_communication.json",
+       "communication.json of Ascend profiles, Level1 or 2", has_operators,
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_cluster_communication(r.profiles, r.groups, p);
+       }},
+      {"communication_time", "communication_group.json", "communication.json of Ascend profiles, Level1 or 2",
+       has_operators,
+       [](const ClusterReport& r, const fs::path& p) { return write_communication_group(r.groups, p); }},
+      {"communication_matrix", "cluster_communication_matrix.json",
+       "communication_matrix.json of Ascend profiles, Level1 or 2", has_links,
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_cluster_matrix(r.profiles, r.groups, p);
+       }},
+      {"cluster_time_summary", "cluster_time_summary.csv", "step times", has_steps,
+       [](const ClusterReport& r, const fs::path& p) { return write_time_summary(r.profiles, r.waits, p); }},
+      {"hccl_sum", "hccl_sum.csv", "calls of collectives", has_calls,
+       [](const ClusterReport& r, const fs::path& p) { return write_call_statistics(r.calls, p); }},
+      {"slow_rank", "slow_rank.csv", "calls of collectives", has_calls,
+       [](const ClusterReport& r, const fs::path& p) { return write_slow_ranks(r.profiles, r.waits, p); }},
+      {"slow_link", "slow_link.csv", "communication_matrix.json of Ascend profiles, Level1 or 2", has_links,
+       [](const ClusterReport& r, const fs::path& p) { return write_slow_links(r.links, p); }},
+  };
+  return kOutputs;
+}
+
+// In the directory of all ranks; beside a rank's own, which is not touched, where it alone was given.
+fs::path results_beside(const fs::path& directory) {
+  fs::path path = fs::absolute(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  return fs::is_directory(path, error) && !is_ascend_directory(path) ? path : path.parent_path();
+}
+
+Status write_all(const ClusterOptions& options, ClusterReport* report) {
+  const bool all = options.mode == "all" || options.mode == "analysis";
+  std::vector<const Output*> wanted;
+  std::string_view needs;
+  for (const Output& output : outputs()) {
+    if (!all && output.mode != options.mode) continue;
+    if (output.possible(*report)) {
+      wanted.push_back(&output);
+    } else {
+      needs = output.needs;
+    }
+  }
+  if (wanted.empty()) {
+    return {ErrorCode::kInvalidArgument, fmt::format("mode {} needs {}; none of the {} profiles has it",
+                                                     options.mode, needs, report->profiles.ranks.size())};
+  }
+  const fs::path folder = (options.output.empty() ? results_beside(options.directory) : options.output) /
+                          "cluster_analysis_output";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    return {ErrorCode::kSystem, fmt::format("cannot make {}: {}; choose another place with -o",
+                                            folder.string(), error.message())};
+  }
+  for (const Output* output : wanted) {
+    if (Status status = output->write(*report, folder / output->file); !status.ok()) return status;
+    report->files.push_back(folder / output->file);
+  }
+  return {};
+}
+
+}  // namespace
+
+const std::vector<ClusterMode>& cluster_modes() {
+  static const std::vector<ClusterMode> kModes = {
+      {"all", "everything below that the profiles have data for; also spelt analysis"},
+      {"step_trace", "computing, communication, overlap, free of each step and rank"},
+      {"communication_time", "each communication operator on each rank: elapsed, transit, wait, bandwidth"},
+      {"communication_matrix", "each link: bytes, time, bandwidth"},
+      {"cluster_time_summary", "step times, with communication split into waiting and transmitting"},
+      {"hccl_sum", "how long collectives of each kind take: count, mean, quartiles, sum"},
+      {"slow_rank", "who comes late to collectives, what that costs, and why; or none"},
+      {"slow_link", "links slower than others of their kind; or none"},
+  };
+  return kModes;
+}
+
+Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
+  const auto& modes = cluster_modes();
+  if (options.mode != "analysis" && std::none_of(modes.begin(), modes.end(), [&](const ClusterMode& mode) {
+        return mode.name == options.mode;
+      })) {
+    std::string names;
+    for (const ClusterMode& mode : modes) names += fmt::format("{}{}", names.empty() ? "" : ", ", mode.name);
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("unknown mode {}; there are {}", options.mode, names));
+  }
+  auto profiles = read_profiles(options.directory, options.reading);
+  if (!profiles.ok()) return profiles.status();
+  ClusterReport report;
+  report.profiles = std::move(*profiles);
+  report.groups = find_groups(report.profiles);
+  report.waits = analyze_waits(report.profiles);
+  report.links = analyze_links(report.profiles, report.groups);
+  report.calls = call_statistics(report.profiles);
+  if (Status status = write_all(options, &report); !status.ok()) return status;
+  return report;
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,284 @@
+#include "analysis/readers/chrome_events.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace collective_ops {
+namespace {
+
+constexpr int64_t kLongestDuration = int64_t{7} * 24 * 3600 * 1'000'000'000;
+
+struct CategoryRow {
+  std::string_view category;
+  EventKind kind;
+};
+// Categories that are kept; all others (python_function, flows' spans, overhead ...) are counted only.
+// Names with capitals are those of before 2022.
+constexpr std::array kCategories = {
+    CategoryRow{"cpu_op", EventKind::kHostOperator},
+    CategoryRow{"Operator", EventKind::kHostOperator},
+    CategoryRow{"user_annotation", EventKind::kAnnotation},
+    CategoryRow{"cuda_runtime", EventKind::kRuntime},
+    CategoryRow{"cuda_driver", EventKind::kRuntime},
+    CategoryRow{"Runtime", EventKind::kRuntime},
+    CategoryRow{"mtia_runtime", EventKind::kRuntime},
+    CategoryRow{"xpu_runtime", EventKind::kRuntime},
+    CategoryRow{"xpu_driver", EventKind::kRuntime},
+    CategoryRow{"privateuse1_runtime", EventKind::kRuntime},
+    CategoryRow{"privateuse1_driver", EventKind::kRuntime},
+    CategoryRow{"kernel", EventKind::kKernel},
+    CategoryRow{"Kernel", EventKind::kKernel},
+    CategoryRow{"mtia_ccp_events", EventKind::kKernel},
+    CategoryRow{"hpu_op", EventKind::kKernel},
+    CategoryRow{"gpu_memcpy", EventKind::kCopy},
+    CategoryRow{"gpu_memset", EventKind::kCopy},
+    CategoryRow{"Memcpy", EventKind::kCopy},
+    CategoryRow{"Memset", EventKind::kCopy},
+    CategoryRow{"collective", EventKind::kCommunication},
+    CategoryRow{"collective_comm", EventKind::kCommunication},
+};
+
+// Parts of kernels' names, in small letters. Communication does not always say nccl.
+constexpr std::array<std::string_view, 12> kCommunicationNames = {"nccl",
+                                                                  "rccl",
+                                                                  "hccl",
+                                                                  "hcom_",
+                                                                  "cross_device_reduce",
+                                                                  "::ep::internode",
+                                                                  "::ep::intranode",
+                                                                  "deep_ep::",
+                                                                  "nvshmem",
+                                                                  "symm_mem",
+                                                                  "multimem_all_reduce",
+                                                                  "one_shot_all_reduce"};
+// ROCm up to 7.1 calls its copies kernels.
+constexpr std::array<std::string_view, 5> kCopyNames = {"memory_copy_", "__amd_rocclr_copybuffer",
+                                                        "__amd_rocclr_fillbuffer", "memcpy", "memset"};
+
+template <size_t kCount>
+bool contains_any(const std::string& text, const std::array<std::string_view, kCount>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view part) { return text.find(part) != std::string::npos; });
+}
+
+// Elements of nested dimensions: [[2,3],[4]] -> 10. Lists of numbers multiply, lists of lists add up.
+int64_t elements_of(JsonScanner* scanner, int depth) {
+  if (scanner->peek() != '[') return scanner->integer();
+  if (depth > 8) {
+    scanner->skip();
+    return 0;
+  }
+  int64_t product = 1, sum = 0;
+  bool nested = false;
+  scanner->enter('[');
+  while (scanner->next_element()) {
+    const bool list = scanner->peek() == '[';
+    nested |= list;
+    const int64_t part = elements_of(scanner, depth + 1);
+    if (list) {
+      sum += part;
+    } else if (__builtin_mul_overflow(product, part, &product)) {
+      product = -1;
+    }
+  }
+  return nested ? sum : product;
+}
+
+template <typename Column>
+void reorder(Column* column, const std::vector<uint32_t>& order) {
+  Column sorted(column->size());
+  for (size_t i = 0; i < order.size(); ++i) sorted[i] = (*column)[order[i]];
+  *column = std::move(sorted);
+}
+
+void sort_by_start(EventTable* events) {
+  std::vector<uint32_t> order(events->size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto& start = events->start_ns;
+  if (std::is_sorted(start.begin(), start.end())) return;
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return start[a] < start[b]; });
+  reorder(&events->start_ns, order);
+  reorder(&events->duration_ns, order);
+  reorder(&events->correlation, order);
+  reorder(&events->name, order);
+  reorder(&events->track, order);
+  reorder(&events->arguments, order);
+  reorder(&events->kind, order);
+}
+
+}  // namespace
+
+void scan_event(JsonScanner* scanner, RawEvent* event) {
+  *event = {};
+  if (!scanner->enter('{')) return;
+  std::string_view key;
+  while (scanner->next_key(&key)) {
+    std::string_view* target = nullptr;
+    if (key == "ph") target = &event->phase;
+    if (key == "name") target = &event->name;
+    if (key == "cat") target = &event->category;
+    if (key == "ts") target = &event->start;
+    if (key == "dur") target = &event->duration;
+    if (key == "pid") target = &event->process;
+    if (key == "tid") target = &event->thread;
+    const char value = scanner->peek();
+    if (key == "args") {
+      scanner->raw(&event->arguments);
+    } else if (target != nullptr && value != '{' && value != '[') {
+      scanner->scalar(target);
+    } else {
+      scanner->skip();
+    }
+  }
+}
+
+void EventCollector::take(const RawEvent& event) {
+  ++trace_.seen;
+  if (event.phase != "X") return;
+  if (event.category != category_) {
+    category_ = event.category;
+    category_kind_ = EventKind::kOther;
+    for (const auto& row : kCategories) {
+      if (row.category == event.category) category_kind_ = row.kind;
+    }
+  }
+  if (category_kind_ == EventKind::kOther) return;
+  const auto start = nanoseconds_of(event.start);
+  const auto duration = event.duration.empty() ? std::optional<int64_t>(0) : nanoseconds_of(event.duration);
+  if (!start) {
+    ++trace_.damage.events;
+    return;
+  }
+  if (!duration || *duration < 0 || *duration > kLongestDuration) {
+    ++trace_.damage.durations;
+    return;
+  }
+  const uint32_t name = trace_.events.names.intern(event.name);
+  append(event, kind_of(name), name, *start, *duration);
+}
+
+EventKind EventCollector::kind_of(uint32_t name) {
+  if (category_kind_ == EventKind::kKernel) return kind_of_kernel(name);
+  if (category_kind_ == EventKind::kAnnotation && trace_.events.names[name].starts_with("gloo:")) {
+    return EventKind::kCommunication;
+  }
+  return category_kind_;
+}
+
+EventKind EventCollector::kind_of_kernel(uint32_t name) {
+  if (name >= kernel_kinds_.size()) kernel_kinds_.resize(name + 256, UINT8_MAX);
+  if (kernel_kinds_[name] == UINT8_MAX) {
+    std::string lower(trace_.events.names[name]);
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    EventKind kind = EventKind::kKernel;
+    if (contains_any(lower, kCommunicationNames)) kind = EventKind::kCommunication;
+    if (std::any_of(kCopyNames.begin(), kCopyNames.end(),
+                    [&](std::string_view part) { return lower.starts_with(part); })) {
+      kind = EventKind::kCopy;
+    }
+    kernel_kinds_[name] = static_cast<uint8_t>(kind);
+  }
+  return static_cast<EventKind>(kernel_kinds_[name]);
+}
+
+uint32_t EventCollector::track_of(const RawEvent& event) {
+  if (!has_track_ || event.process != process_ || event.thread != thread_) {
+    process_ = event.process;
+    thread_ = event.thread;
+    track_text_ = process_ + "/" + thread_;
+    track_ = trace_.events.names.intern(track_text_);
+    has_track_ = true;
+  }
+  return track_;
+}
+
+void EventCollector::append(const RawEvent& event, EventKind kind, uint32_t name, int64_t start,
+                            int64_t duration) {
+  int64_t correlation = -1;
+  int32_t call = -1;
+  const bool device = category_kind_ == EventKind::kKernel || category_kind_ == EventKind::kCopy;
+  if (device || kind == EventKind::kCommunication || kind == EventKind::kRuntime) {
+    call = scan_arguments(event.arguments, &kind, &correlation);
+  }
+  trace_.has_device |= device;
+  EventTable& events = trace_.events;
+  events.start_ns.push_back(start);
+  events.duration_ns.push_back(duration);
+  events.correlation.push_back(correlation);
+  events.name.push_back(name);
+  events.track.push_back(track_of(event));
+  events.arguments.push_back(call);
+  events.kind.push_back(kind);
+}
+
+int32_t EventCollector::scan_arguments(std::string_view text, EventKind* kind, int64_t* correlation) {
+  JsonScanner scanner(text);
+  CallArguments call;
+  if (text.empty() || !scanner.enter('{')) return -1;
+  std::string_view key;
+  while (scanner.next_key(&key)) {
+    if (key == "correlation") {
+      *correlation = scanner.integer();
+    } else if (*kind == EventKind::kKernel || *kind == EventKind::kCommunication) {
+      scan_call_argument(key, &scanner, &call);
+    } else {
+      scanner.skip();
+    }
+  }
+  if (call.collective != CallArguments::kNoName && *kind == EventKind::kKernel) {
+    *kind = EventKind::kCommunication;  // whatever the kernel is called
+  }
+  if (*kind != EventKind::kCommunication) return -1;
+  trace_.events.calls.push_back(call);
+  return static_cast<int32_t>(trace_.events.calls.size() - 1);
+}
+
+void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scanner, CallArguments* call) {
+  const auto name = [&](uint32_t* target) {
+    std::string_view text;
+    if (scanner->peek() == '{' || scanner->peek() == '[') {
+      scanner->skip();
+    } else if (scanner->scalar(&text)) {
+      *target = trace_.events.names.intern(text);
+    }
+  };
+  if (key == "Collective name") return name(&call->collective);
+  if (key == "dtype") return name(&call->type);
+  if (key == "Process Group Name") return name(&call->group);
+  if (key == "Input Dims") {
+    call->elements = std::max(call->elements, elements_of(scanner, 0));
+  } else if (key == "In msg nelems" || key == "Out msg nelems") {
+    call->elements = std::max(call->elements, scanner->integer());
+  } else if (key == "Seq") {
+    call->sequence = scanner->integer();
+  } else if (key == "Rank") {
+    call->rank = static_cast<int32_t>(scanner->integer());
+  } else if (key == "longest_wait_rank") {
+    call->longest_wait_rank = static_cast<int32_t>(scanner->integer());
+  } else if (key == "waited_us") {
+    std::string_view text;
+    if (scanner->scalar(&text)) call->waited_ns = nanoseconds_of(text).value_or(-1);
+  } else {
+    scanner->skip();
+  }
+}
+
+void EventCollector::finish(int64_t base_ns) {
+  EventTable& events = trace_.events;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i])) events.start_ns[i] = 0;
+    // With a device, the sums are about its streams; what Gloo did beside them on the host is not.
+    if (trace_.has_device && events.kind[i] == EventKind::kCommunication &&
+        events.names[events.name[i]].starts_with("gloo:")) {
+      events.kind[i] = EventKind::kAnnotation;
+    }
+  }
+  sort_by_start(&events);
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,153 @@
+"""The analysis on recordings of real runs: of our own communicator, made here, and of others' jobs, whose
+numbers are known; those are skipped where the data does not lie beside the project."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collective_ops import analyze
+from made_up_profiles import analyzed, rows_of, write
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the real profiles do not lie beside the project")
+
+
+def values(value: Any, *path: str) -> dict[tuple[str, ...], Any]:
+    """The leaves of nested objects and lists, by path."""
+    if isinstance(value, dict):
+        return {k: v for key, part in value.items() for k, v in values(part, *path, key).items()}
+    if isinstance(value, list):
+        return {k: v for i, part in enumerate(value) for k, v in values(part, *path, str(i)).items()}
+    return {path: value}
+
+
+@needs_data
+def test_real_ascend_numbers_are_those_of_the_existing_tool(tmp_path: Path) -> None:
+    report = analyze.cluster(DATA / "ascend" / "text_level1", "all", tmp_path)
+    expected = DATA / "ascend" / "expected" / "text_level1" / "cluster_analysis_output"
+    for name in ("cluster_communication.json", "cluster_communication_matrix.json"):
+        # The tool calls the group (0, 1), for only two of its eight members have profiles.
+        theirs = next(iter(json.loads((expected / name).read_text()).values()))
+        ours = json.loads((tmp_path / "cluster_analysis_output" / name).read_text())
+        assert list(ours) == ["(0, 1, 2, 3, 4, 5, 6, 7)"]
+        found = values(ours["(0, 1, 2, 3, 4, 5, 6, 7)"])
+        for path, value in values(theirs).items():
+            assert found[path] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), (
+                path
+            )
+    with (expected / "cluster_step_trace_time.csv").open(newline="") as file:
+        theirs = list(csv.DictReader(file))
+    ours = rows_of(report, "cluster_step_trace_time.csv")
+    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        for column in other:
+            same = (
+                mine[column] == other[column]
+                if column == "Type"
+                else float(mine[column]) == float(other[column])
+            )
+            assert same, column
+    assert report.data["missing_ranks"] == [2, 3, 4, 5, 6, 7]
+
+
+# Span, idle (without copies), compute, communication, overlap %; and the time waited, in us.
+DLRM = [
+    (13009, 6419, 1034, 5798, 4.50, 5580),
+    (18749, 6428, 1246, 11336, 2.47, 11125),
+    (11350, 7046, 1068, 3492, 7.88, 3280),
+    (18853, 8145, 1240, 9774, 3.31, 9571),
+    (16589, 8887, 1126, 6587, 0.56, 6370),
+    (16392, 9121, 1041, 6251, 0.64, 6041),
+    (11410, 7051, 1051, 3558, 7.56, 3342),
+    (10967, 8308, 1059, 1746, 9.51, 1534),
+]
+
+
+@needs_data
+def test_real_kineto_numbers_are_those_of_the_existing_tool(tmp_path: Path) -> None:
+    report = analyze.cluster(DATA / "kineto" / "dlrm_8_ranks", "all", tmp_path)
+    assert len(report.data["ranks"]) == len(DLRM)
+    for rank, (span, idle, compute, communication, overlap, waited) in zip(
+        report.data["ranks"], DLRM, strict=True
+    ):
+        whole = rank["whole"]
+        assert whole["end_ns"] - whole["begin_ns"] == span * 1000
+        assert (whole["computing_us"], whole["communication_us"]) == (compute, communication)
+        # Here copies that nothing hides are part of what is free, there they are busy.
+        assert whole["free_us"] - whole["copies_us"] == pytest.approx(idle)
+        assert whole["overlapped_us"] / whole["communication_us"] * 100 == pytest.approx(overlap, abs=0.005)
+        assert rank["waiting"]["waited_ms"] * 1000 == pytest.approx(waited)
+    assert [rank["waiting"]["times_last"] for rank in report.data["ranks"]] == [0, 0, 0, 0, 1, 2, 0, 5]
+
+
+@needs_data
+def test_the_slow_rank_of_a_real_run_on_cpus(tmp_path: Path) -> None:
+    wanted = ([[267786]], [[131584]])
+    for rank in range(4):
+        trace = json.loads((DATA / "kineto" / "gloo_ddp_4_ranks" / f"rank{rank}.json").read_text())
+        trace["traceEvents"] = [
+            e
+            for e in trace["traceEvents"]
+            if not e["name"].startswith("gloo:") or e.get("args", {}).get("Input Dims") in wanted
+        ]
+        write(tmp_path / "p" / f"rank{rank}.json", trace)
+    report = analyzed(tmp_path / "p")
+    waited = [rank["waiting"]["waited_ms"] for rank in report.data["ranks"]]
+    assert waited == pytest.approx([191.7, 230.6, 193.1, 0], abs=0.05)
+    assert [rank["waiting"]["times_last"] for rank in report.data["ranks"]] == [0, 0, 0, 6]
+    (slow,) = report.data["slow_ranks"]
+    assert slow["rank"] == 3 and "'slow'" in slow["cause"]
+    everything = analyze.cluster(DATA / "kineto" / "gloo_ddp_4_ranks", "slow_rank", tmp_path / "all")
+    assert [slow["rank"] for slow in everything.data["slow_ranks"]] == [3]
+
+
+@needs_data
+def test_a_sampled_trace_is_paired_only_where_times_allow(tmp_path: Path) -> None:
+    report = analyze.cluster(DATA / "kineto" / "trace_filter_2_of_128_ranks", "slow_rank", tmp_path)
+    assert report.data["matched_calls"] == 4
+    assert len(report.data["missing_ranks"]) == 126
+    assert report.data["slow_ranks"] == []
+
+
+SLOW_PROGRAM = """
+import os
+import time
+from array import array
+from collective_ops import allreduce, init_hccl
+
+init_hccl()
+rank = int(os.environ["RANK"])
+numbers = array("f", [1.0] * 4096)
+for _ in range(8):
+    if rank == 2:
+        time.sleep(0.05)
+    allreduce(numbers, op="avg")
+"""
+
+
+def test_our_own_recording_names_the_slow_rank(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    shared = {"WORLD_SIZE": "4", "COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(traces)}
+    shared["COLLECTIVE_OPS_JOB_ID"] = f"analyze-{os.getpid()}"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLOW_PROGRAM],
+            env={**os.environ, **shared, "RANK": str(rank), "DEVICE_ID": str(rank)},
+        )
+        for rank in range(4)
+    ]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0, 0, 0]
+    report = analyzed(traces)
+    assert [rank["rank"] for rank in report.data["ranks"]] == [0, 1, 2, 3]
+    assert report.data["matched_calls"] == 8
+    slow = report.data["slow_ranks"][0]
+    assert slow["rank"] == 2 and slow["late_ms"] > 8 * 25
+    assert {row["OpType"] for row in rows_of(report, "hccl_sum.csv")} == {"allreduce"}
