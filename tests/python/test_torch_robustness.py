@@ -142,3 +142,44 @@ def debug_mode() -> str:
 def test_debug_mode_of_pytorch(rank_pool: RankPool) -> None:
     names = rank_pool.run(debug_mode, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     assert names == ["collective_ops"] * 2
+
+
+def on_two_hosts(path: str) -> tuple[str, float]:
+    import ctypes
+
+    if rank() == 1 and ctypes.CDLL(None).unshare(0x40000000) != 0:  # a network namespace of its own
+        return "not allowed", 0.0
+    begun = time.monotonic()
+    store = dist.FileStore(path, 2)
+    try:
+        dist.init_process_group("collective_ops", store=store, rank=rank(), world_size=2)
+    except dist.DistBackendError as error:
+        return str(error), time.monotonic() - begun
+    return "", 0.0
+
+
+def test_ranks_of_two_hosts_are_told_at_once(rank_pool: RankPool, tmp_path) -> None:
+    results = rank_pool.run(on_two_hosts, 2, (str(tmp_path / "store"),), timeout=100)
+    if results[1][0] == "not allowed":
+        pytest.skip("no right to make a network namespace")
+    for text, seconds in results:
+        assert "rank 1 is on another host than rank 0" in text and "gloo" in text
+        assert seconds < 20
+
+
+def missing_rank(path: str) -> str:
+    if rank() == 2:
+        return ""
+    store = dist.FileStore(path, 3)
+    try:
+        dist.init_process_group(
+            "collective_ops", store=store, rank=rank(), world_size=3, timeout=timedelta(seconds=1)
+        )
+    except dist.DistBackendError as error:
+        return str(error)
+    return "joined"
+
+
+def test_a_missing_rank_is_named(rank_pool: RankPool, tmp_path) -> None:
+    for text in rank_pool.run(missing_rank, 3, (str(tmp_path / "store"),))[:2]:
+        assert "rank 2 did not come in 1000 ms" in text
