@@ -311,3 +311,49 @@ def premultiplied() -> None:
 
 def test_premultiplied_sums(rank_pool: RankPool) -> None:
     rank_pool.run(premultiplied, 3)
+
+
+# Where a collective's result is: the argument, and which of a list.
+SPOILED = {
+    "all_reduce": (0, None),
+    "reduce": (0, None),
+    "reduce_scatter_single": (0, None),
+    "reduce_scatter": (0, None),
+    "broadcast": (0, None),
+    "all_gather_single": (0, None),
+    "all_gather": (0, 0),
+    "gather": (1, 0),
+    "scatter": (0, None),
+    "all_to_all": (0, -1),
+    "all_to_all_single": (0, None),
+}
+
+
+def spoiled(name: str) -> list[str]:
+    """What the checks above find where one element of that collective's result is wrong."""
+    right = getattr(dist, name)
+    argument, place = SPOILED[name]
+
+    def wrong(*arguments: object, **keywords: object) -> None:
+        right(*arguments, **{**keywords, "async_op": False})
+        result = arguments[argument]
+        if result is not None:
+            result = result if place is None else result[place]
+            if result.numel():
+                result.view(-1)[-1] += 1
+
+    checks = Checks()
+    with process_group():
+        setattr(dist, name, wrong)
+        try:
+            for check in (check_reductions, check_movements, check_exchanges):
+                check(checks, "float32", "plain", False)
+        finally:
+            setattr(dist, name, right)
+    return checks.wrong
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_the_checks_notice_a_wrong_element(rank_pool: RankPool, name: str) -> None:
+    found = [wrong for wrongs in rank_pool.run(spoiled, 2, (name,)) for wrong in wrongs]
+    assert found and all(f": {name}".replace("_single", "") in wrong for wrong in found), found
