@@ -38,6 +38,8 @@ constexpr std::array kVariables = {
     EnvironmentVariable{"SLURM_PROCID", "", "the same, set by srun"},
     EnvironmentVariable{"SLURM_STEP_NUM_TASKS", "", "set by srun"},
     EnvironmentVariable{"SLURM_STEP_NUM_NODES", "", "set by srun"},
+    EnvironmentVariable{"XDG_CACHE_HOME", "",
+                        "where `collective-ops tune` keeps the machine's numbers (default ~/.cache)"},
     EnvironmentVariable{"ASCEND_HOME_PATH", "",
                         "folder of the Ascend toolkit, whose version `collective-ops doctor` shows"},
     EnvironmentVariable{"ASCEND_TOOLKIT_HOME", "", "the same, where ASCEND_HOME_PATH is not set"},

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kBatches = 4;
 constexpr int kTrips = 200;
+constexpr uint32_t kTransfers = 10;
 constexpr auto kDeadline = std::chrono::seconds(3);
 // Two threads of one processor take turns by the scheduler, which takes long where other programs want it
 // too: as many trips as there is time for, each of them a batch.
@@ -143,6 +144,11 @@ double own_bandwidth() {
   return best;
 }
 
+Status refusal(int error, int first, int second) {
+  return Status(ErrorCode::kSystem, fmt::format("a thread cannot be bound to processor {} or {}: {}", first,
+                                                second, std::strerror(error)));
+}
+
 }  // namespace
 
 Result<std::optional<Link>> measure_link(int first, int second) {
@@ -158,12 +164,44 @@ Result<std::optional<Link>> measure_link(int first, int second) {
   });
   one.join();
   other.join();
-  if (const int error = meeting.refused; error != 0) {
-    return Status(ErrorCode::kSystem, fmt::format("a thread cannot be bound to processor {} or {}: {}", first,
-                                                  second, std::strerror(error)));
-  }
+  if (const int error = meeting.refused; error != 0) return refusal(error, first, second);
   if (!done[0] || !done[1] || !std::isfinite(meeting.latency_ns)) return std::optional<Link>();
   return std::optional(Link{meeting.latency_ns, meeting.gbs[1], meeting.gbs[0]});
+}
+
+Result<std::optional<double>> measure_transfer(int from, int to, size_t bytes,
+                                               const std::function<void(const void*)>& read) {
+  Meeting meeting;
+  meeting.same_processor = from == to;
+  meeting.deadline = Clock::now() + kDeadline;
+  std::vector<std::byte> shared(bytes);
+  double best = std::numeric_limits<double>::infinity();
+  bool done[2] = {false, false};
+  std::thread writer([&] {
+    if (!bind(meeting, from)) return;
+    for (uint32_t batch = 1; batch <= kTransfers; ++batch) {
+      std::memset(shared.data(), static_cast<int>(batch), bytes);
+      meeting.give(0, batch);
+      if (!meeting.await(1, batch)) return;
+    }
+    done[0] = true;
+  });
+  std::thread reader([&] {
+    if (!bind(meeting, to)) return;
+    for (uint32_t batch = 1; batch <= kTransfers; ++batch) {
+      if (!meeting.await(0, batch)) return;
+      const auto begin = Clock::now();
+      read(shared.data());
+      best = std::min(best, nanoseconds_since(begin));
+      meeting.give(1, batch);
+    }
+    done[1] = true;
+  });
+  writer.join();
+  reader.join();
+  if (const int error = meeting.refused; error != 0) return refusal(error, from, to);
+  if (!done[0] || !done[1]) return std::optional<double>();
+  return std::optional(best);
 }
 
 }  // namespace collective_ops::topo

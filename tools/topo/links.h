@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 
 #include <collective_ops/status.h>
@@ -20,5 +21,10 @@ inline constexpr size_t kLinkBytes = size_t{1} << 20;
 // that other programs count for little. nullopt: it was not done in three seconds, since one of them does not
 // run. kSystem: a thread may not be bound there.
 Result<std::optional<Link>> measure_link(int first, int second);
+
+// The least nanoseconds that `read` took on the processor `to`, of memory that `from` had just written; both
+// may be the same. nullopt, kSystem: as above.
+Result<std::optional<double>> measure_transfer(int from, int to, size_t bytes,
+                                               const std::function<void(const void*)>& read);
 
 }  // namespace collective_ops::topo
