@@ -107,9 +107,9 @@ def calls(size: int, ranks: int, rank: int) -> dict[str, Call]:
         "reduce": lambda group: dist.reduce(x, op=dist.ReduceOp.MAX, group_dst=0, group=group),
         "broadcast": lambda group: dist.broadcast(x, group_src=0, group=group),
         "all_gather": lambda group: dist.all_gather(parts, own, group),
-        "all_gather_into_tensor": lambda group: dist.all_gather_into_tensor(whole, own, group),
+        "all_gather_single": lambda group: dist.all_gather_single(whole, own, group),
         "reduce_scatter": lambda group: dist.reduce_scatter(own, parts, dist.ReduceOp.MAX, group),
-        "reduce_scatter_tensor": lambda group: dist.reduce_scatter_tensor(
+        "reduce_scatter_single": lambda group: dist.reduce_scatter_single(
             own, whole, dist.ReduceOp.MAX, group
         ),
         "gather": lambda group: dist.gather(own, parts if rank == 0 else None, group_dst=0, group=group),
