@@ -1,6 +1,7 @@
 """The environment variables of HCCL and torch_npu: what each takes, and its default.
 
-Collective-ops itself reads HCCL_CONNECT_TIMEOUT and HCCL_EXEC_TIMEOUT; on Ascend devices HCCL reads all.
+Collective-ops itself reads HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT, HCCL_ALGO and HCCL_DETERMINISTIC; on
+Ascend devices HCCL reads all.
 """
 
 from __future__ import annotations

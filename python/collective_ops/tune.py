@@ -264,6 +264,9 @@ def _reason(chosen: dict[str, Any]) -> str:
     forced = os.environ.get("COLLECTIVE_OPS_ALGORITHM", "auto")
     if forced == chosen["algorithm"]:
         return f"since COLLECTIVE_OPS_ALGORITHM={forced}"
+    if chosen["algorithm"] in ("ring", "tree"):  # thresholds name neither
+        hccl, nccl = os.environ.get("HCCL_ALGO", ""), os.environ.get("NCCL_ALGO", "")
+        return f"since HCCL_ALGO={hccl}" if hccl else f"since NCCL_ALGO={nccl}"
     return "by the measured thresholds for collective, size, ranks and memory"
 
 

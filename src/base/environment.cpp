@@ -56,6 +56,11 @@ constexpr std::array kVariables = {
     EnvironmentVariable{
         "TORCH_FR_DUMP_TEMP_FILE", "",
         "name, with the rank behind it, of the dump that a failure of the PyTorch backend leaves"},
+    EnvironmentVariable{"HCCL_ALGO", "",
+                        "level1:ring, of all or some collectives, is taken for small calls; see below"},
+    EnvironmentVariable{"NCCL_ALGO", "", "where HCCL_ALGO is not set: Ring and Tree, likewise"},
+    EnvironmentVariable{"HCCL_DETERMINISTIC", "false",
+                        "false, true or strict: results are always deterministic; see below"},
     EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120",
                         "seconds to wait for the other ranks at start (1 to 7200)"},
     EnvironmentVariable{"HCCL_EXEC_TIMEOUT", "1836", "seconds to wait inside a call (0: for ever)"},

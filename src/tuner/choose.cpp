@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include <fmt/format.h>
-
 #include "algorithms/algorithms.h"
-#include "base/environment.h"
+#include "plan/program.h"
 
 namespace collective_ops {
 namespace {
@@ -78,34 +76,21 @@ std::string_view read_plan(Collective collective) {
   return find_plan(collective, "read") != nullptr ? "read" : "direct";
 }
 
-}  // namespace
+// A bound below the staging memory there is: it has to hold for every rank, and slices are rounded up.
+constexpr size_t kSurelyStaged = size_t{1} << 20;
 
-Result<Forced> forced_by_environment() {
-  Forced forced;
-  const std::string path = environment_text("COLLECTIVE_OPS_PATH");
-  if (path == "staged") {
-    forced.path = PathChoice::kStaged;
-  } else if (path == "direct") {
-    forced.path = PathChoice::kDirect;
-  } else if (path == "read") {
-    forced.path = PathChoice::kRead;
-  } else if (path != "auto") {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("COLLECTIVE_OPS_PATH=\"{}\": expected auto, staged, direct or read", path));
-  }
-  const std::string algorithm = environment_text("COLLECTIVE_OPS_ALGORITHM");
-  if (algorithm == "auto") return forced;
-  std::string known;
-  for (const Algorithm& one : algorithms()) {
-    if (one.name == algorithm) forced.algorithm = algorithm;
-    if (known.find(one.name) == std::string::npos) known += fmt::format(", {}", one.name);
-  }
-  if (forced.algorithm.empty()) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("COLLECTIVE_OPS_ALGORITHM=\"{}\": expected auto{}", algorithm, known));
-  }
-  return forced;
+bool is_possible(Collective collective, const std::string& name, size_t bytes, int world_size, bool strict) {
+  const Plan* plan = name.empty() ? nullptr : find_plan(collective, name);
+  if (plan == nullptr || (strict && reduces(collective) && !plan->rank_ordered)) return false;
+  const Binding binding{.world_size = world_size,
+                        .element_size = 1,
+                        .count = bytes,
+                        .chunk_bytes = chunk_bytes(*plan, world_size, kSurelyStaged)};
+  const auto program = lower(*plan, binding);
+  return program.ok() && program->scratch_bytes <= kSurelyStaged;
 }
+
+}  // namespace
 
 PlanNames choose(Collective collective, size_t bytes, int world_size, const Forced& forced) {
   if (collective == Collective::kBarrier) return {.eager = "arrival"};
@@ -115,6 +100,11 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
     if (name == "read") return {.read = name, .staged = staged_plan(collective)};
     if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
     return {.staged = name};
+  }
+  const std::string& preferred = forced.preferred[static_cast<size_t>(collective)];
+  if (forced.path == PathChoice::kAuto &&
+      is_possible(collective, preferred, bytes, world_size, forced.strict)) {
+    return {.staged = preferred};
   }
   PlanNames names;
   names.staged = staged_plan(collective);

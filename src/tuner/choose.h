@@ -9,17 +9,9 @@
 #include <collective_ops/types.h>
 
 #include "plan/plan.h"
+#include "tuner/forced.h"
 
 namespace collective_ops {
-
-enum class PathChoice : uint8_t { kAuto, kStaged, kDirect, kRead };
-
-// What COLLECTIVE_OPS_PATH and COLLECTIVE_OPS_ALGORITHM force; must be equal on all ranks.
-struct Forced {
-  PathChoice path = PathChoice::kAuto;
-  std::string algorithm;  // empty: choose; a collective that has no such algorithm is chosen for as well
-};
-Result<Forced> forced_by_environment();
 
 // Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it is used unless
 // there is a `direct` too and every rank's memory can be reached by its peers. Otherwise `direct` runs where

@@ -192,6 +192,21 @@ def test_a_forced_algorithm_is_named(
 
 
 @needs_programs
+@pytest.mark.parametrize(
+    "name, text, algorithm", [("HCCL_ALGO", "level0:NA;level1:ring", "ring"), ("NCCL_ALGO", "Tree", "tree")]
+)
+def test_variables_of_other_libraries_are_named(
+    name: str, text: str, algorithm: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "read_machine", lambda again: MACHINE)
+    monkeypatch.setenv(name, text)
+    assert cli.main(["tune", "explain", "all_reduce", "64K", "--ranks", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert f"> taken: {algorithm}, staged, since {name}={text}" in printed
+    assert "taken by size:    " + algorithm in printed and " direct" in printed.splitlines()[-2]
+
+
+@needs_programs
 def test_this_machine_is_measured(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "collective_ops", "tune", "--json"],

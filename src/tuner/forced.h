@@ -1,0 +1,37 @@
+// What the environment says about plans. Must be equal on all ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <collective_ops/status.h>
+#include <collective_ops/types.h>
+
+namespace collective_ops {
+
+enum class PathChoice : uint8_t { kAuto, kStaged, kDirect, kRead };
+
+using AlgorithmNames = std::array<std::string, kCollectiveCount>;
+
+struct Forced {
+  PathChoice path = PathChoice::kAuto;  // COLLECTIVE_OPS_PATH
+  // COLLECTIVE_OPS_ALGORITHM. Empty: choose; a collective that has no such algorithm is chosen for as well.
+  std::string algorithm;
+  // HCCL_ALGO, else NCCL_ALGO, by collective: taken where there is such a plan and its staging memory
+  // suffices. These variables are often meant for cards, so they never make a call fail.
+  AlgorithmNames preferred;
+  // HCCL_DETERMINISTIC=strict: of `preferred` those alone that reduce in the order of ranks.
+  bool strict = false;
+};
+Result<Forced> forced_by_environment();
+
+// "level0:NA;level1:ring", or "allreduce=level0:NA;level1:ring/broadcast=...": ring is the one that both
+// have. What cannot be understood counts for nothing; `collective-ops doctor` names it.
+AlgorithmNames algorithms_of_hccl(std::string_view text);
+// "Ring", "Tree,Ring", "allreduce:tree;broadcast:ring": of a list the first that both have. "^Tree" forces
+// nothing.
+AlgorithmNames algorithms_of_nccl(std::string_view text);
+
+}  // namespace collective_ops
