@@ -158,6 +158,30 @@ def test_fsdp2_trains_as_one_process(rank_pool: RankPool, variant: str) -> None:
     rank_pool.run(fsdp, 2, (variant,))
 
 
+def fsdp_memory() -> dict[str, int]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    with process_group():
+        mesh = init_device_mesh("cpu", (world_size(),))
+        net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+        for layer in net:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        for module in net.modules():
+            if isinstance(module, FSDPModule):
+                module.set_allocate_memory_from_process_group_for_comm(True)
+        net(torch.ones(4, 256)).sum().backward()
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        return backend.counters()
+
+
+def test_fsdp2_in_memory_of_the_group_copies_nothing(rank_pool: RankPool) -> None:
+    for counters in rank_pool.run(fsdp_memory, 2):
+        assert counters["direct_calls"] == counters["calls"] > 0
+        assert counters["copied_bytes"] == 0
+
+
 def tensor_parallel() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
