@@ -22,8 +22,8 @@ COMPLETE, FAILED, NOTHING, PARTIAL = 0, 1, 2, 3  # exit codes
 
 _EPILOG = """\
 DIR holds the profiles of all ranks at any depth, mixed or not: traces of torch.profiler (*.json, *.json.gz),
-directories of the Ascend profilers (*_ascend_pt, *_ascend_ms; text export), comm_trace.json of
-COLLECTIVE_OPS_TRACE=1. The ranks' own files are only read.
+directories of the Ascend profilers (*_ascend_pt, *_ascend_ms; text or db export), comm_trace.json
+of COLLECTIVE_OPS_TRACE=1. The ranks' own files are only read.
 
 modes:
 {modes}

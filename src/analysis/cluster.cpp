@@ -7,12 +7,15 @@
 
 #include "analysis/readers/ascend.h"
 #include "analysis/writers/ascend_cluster.h"
+#include "analysis/writers/cluster_database.h"
 #include "analysis/writers/tables.h"
 
 namespace collective_ops {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kDatabase = "cluster_analysis.db";
 
 bool any_rank(const ProfileSet& set, bool (*has)(const RankProfile&)) {
   return std::any_of(set.ranks.begin(), set.ranks.end(), has);
@@ -40,6 +43,14 @@ const std::vector<Output>& outputs() {
   static const auto has_calls = [](const ClusterReport& report) {
     return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.calls.empty(); });
   };
+  // As the existing tool: a database where the profiles are databases.
+  static const auto from_databases = [](const ClusterReport& report) {
+    return any_rank(report.profiles,
+                    [](const RankProfile& profile) { return profile.format == "ascend_db"; });
+  };
+  static const auto write_database = [](const ClusterReport& r, const fs::path& p) {
+    return write_cluster_database(r.profiles, r.groups, p);
+  };
   static const std::vector<Output> kOutputs = {
       {"step_trace", "cluster_step_trace_time.csv", "step times", has_steps,
        [](const ClusterReport& r, const fs::path& p) { return write_step_trace_time(r.profiles, p); }},
@@ -66,6 +77,9 @@ const std::vector<Output>& outputs() {
        [](const ClusterReport& r, const fs::path& p) { return write_slow_ranks(r.profiles, r.waits, p); }},
       {"slow_link", "slow_link.csv", "communication_matrix.json of Ascend profiles, Level1 or 2", has_links,
        [](const ClusterReport& r, const fs::path& p) { return write_slow_links(r.links, p); }},
+      {"step_trace", kDatabase, "a db export", from_databases, write_database},
+      {"communication_time", kDatabase, "a db export", from_databases, write_database},
+      {"communication_matrix", kDatabase, "a db export", from_databases, write_database},
   };
   return kOutputs;
 }
@@ -85,8 +99,10 @@ Status write_all(const ClusterOptions& options, ClusterReport* report) {
   for (const Output& output : outputs()) {
     if (!all && output.mode != options.mode) continue;
     if (output.possible(*report)) {
-      wanted.push_back(&output);
-    } else {
+      const bool twice = std::any_of(wanted.begin(), wanted.end(),
+                                     [&](const Output* other) { return other->file == output.file; });
+      if (!twice) wanted.push_back(&output);
+    } else if (needs.empty()) {
       needs = output.needs;
     }
   }

@@ -48,10 +48,21 @@ const ProfiledGroup* described(const ProfileSet& set, const std::string& hash) {
   return nullptr;
 }
 
+// Of a group whose members no profile lists.
+std::string id_of(const ProfileSet& set, const std::string& hash) {
+  for (const RankProfile& profile : set.ranks) {
+    for (const ProfiledGroup& group : profile.groups) {
+      if (group.hash == hash) return group.id;
+    }
+  }
+  return {};
+}
+
 ClusterGroup resolve(const ProfileSet& set, const std::string& hash, const Seen& seen,
                      ClusterGroups* groups) {
   ClusterGroup group;
   group.hash = hash;
+  group.id = id_of(set, hash);
   group.ranks.assign(seen.ranks.begin(), seen.ranks.end());
   const size_t least = static_cast<size_t>(seen.largest_local + 1);
   if (const ProfiledGroup* known = described(set, hash); known != nullptr) {

@@ -95,9 +95,11 @@ struct ParallelSizes {  // 0: not said
 
 struct RankProfile {
   int rank = 0;
+  int device = -1;
+  std::string host_uid;
   std::string host;      // "" where the profile does not say
   std::string source;    // the file or directory it came from
-  std::string format;    // "kineto", "ascend_text", "comm_trace"
+  std::string format;    // "kineto", "ascend_text", "ascend_db", "comm_trace"
   int world_size = 0;    // 0: not said
   bool on_host = false;  // calls ran on CPUs, where ranks may leave one call far apart
   ParallelSizes parallel;

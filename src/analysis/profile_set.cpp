@@ -225,7 +225,8 @@ void find_missing(ProfileSet* set) {
       if (!group.ranks.empty()) size = std::max(size, group.ranks.back() + 1);
     }
     const bool world_links =
-        profile.groups.empty() &&
+        std::all_of(profile.groups.begin(), profile.groups.end(),
+                    [](const ProfiledGroup& group) { return group.ranks.empty(); }) &&
         std::any_of(profile.matrix.begin(), profile.matrix.end(), [&](const MatrixEntry& e) {
           return e.source == profile.rank && e.destination == profile.rank;
         });

@@ -190,26 +190,51 @@ void Verdict::run() {
             [](const SlowRank& a, const SlowRank& b) { return a.late_ms > b.late_ms; });
 }
 
-// A rank whose profile is missing can still be named by those that waited for it, where the communicator
-// wrote that down.
+// A rank whose profile is missing can still be named by those that waited for it, where that was recorded:
+// by our communicator, or in the notifications that an Ascend card waits for.
 void find_absent(const ProfileSet& set, WaitAnalysis* analysis) {
-  std::map<int, std::pair<int64_t, uint64_t>> waited;
-  int64_t all = 0;
+  struct Awaited {
+    std::map<int, double> waited_ms_by;  // observer -> sum
+    uint64_t calls = 0;
+    std::pair<int64_t, std::string> longest;
+  };
+  std::map<int, Awaited> absent;
+  double all_ms = 0;
+  uint64_t all_calls = 0;
   for (const RankProfile& profile : set.ranks) {
     for (const ProfiledCall& call : profile.calls) {
-      if (call.waited_ns <= 0) continue;
-      all += call.waited_ns;
-      if (!std::binary_search(set.missing_ranks.begin(), set.missing_ranks.end(), call.longest_wait_rank))
-        continue;
-      waited[call.longest_wait_rank].first += call.waited_ns;
-      ++waited[call.longest_wait_rank].second;
+      if (call.waited_ns <= 0 || call.longest_wait_rank < 0) continue;
+      all_ms += milliseconds(call.waited_ns);
+      ++all_calls;
+      const int rank = call.longest_wait_rank;
+      if (!std::binary_search(set.missing_ranks.begin(), set.missing_ranks.end(), rank)) continue;
+      Awaited& awaited = absent[rank];
+      awaited.waited_ms_by[profile.rank] += milliseconds(call.waited_ns);
+      ++awaited.calls;
+      if (call.waited_ns <= awaited.longest.first) continue;
+      const uint32_t name = call.operator_name != kNone ? call.operator_name : call.collective;
+      awaited.longest = {call.waited_ns, fmt::format("rank {} waited {:.3f} ms for it in {}; {}",
+                                                     profile.rank, milliseconds(call.waited_ns),
+                                                     shortened(profile.names[name]), profile.source)};
     }
   }
-  for (const auto& [rank, wait] : waited) {
-    if (wait.first * 4 < all) continue;
-    analysis->findings.push_back(fmt::format(
-        "rank {}, whose profile is missing, was waited for longest in {} calls ({:.3f} ms of {:.3f} ms)",
-        rank, wait.second, milliseconds(wait.first), milliseconds(all)));
+  for (const auto& [rank, awaited] : absent) {
+    double sum = 0;
+    for (const auto& [observer, waited] : awaited.waited_ms_by) sum += waited;
+    const auto observers = awaited.waited_ms_by.size();
+    // One observer may have a slow link to it; two agree on the rank.
+    if (observers < 2 || sum * 2 < all_ms) continue;
+    SlowRank slow;
+    slow.rank = rank;
+    slow.late_ms = sum / static_cast<double>(observers);
+    slow.times_last = awaited.calls;
+    slow.calls = all_calls;
+    slow.confidence = "medium";
+    slow.cause =
+        fmt::format("its profile is missing; {} ranks waited for it, {:.3f} of {:.3f} ms that they waited",
+                    observers, sum, all_ms);
+    slow.evidence = awaited.longest.second;
+    analysis->slow.push_back(std::move(slow));
   }
 }
 

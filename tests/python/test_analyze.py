@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -434,3 +435,90 @@ def test_damaged_ascend_files(tmp_path: Path) -> None:
     assert report.data["ranks"][0]["calls"] == 1
     assert "communication.json: cut off at byte" in report.text
     assert "the profile is raw: parse it on the training machine" in report.text
+
+
+# ---- databases ---------------------------------------------------------------------------------------
+
+
+def ascend_database(folder: Path, rank: int, peer: int, wait_ms: float) -> Path:
+    """A directory with a db export: one all-reduce of a group of four, in which `peer` was waited for."""
+    directory = ascend_rank(folder, rank)
+    output = directory / "ASCEND_PROFILER_OUTPUT"
+    for file in output.iterdir():
+        file.unlink()
+    group_id = "10.0.0.1%eth0_60000_0_1736410538306028"
+    members = {group_id: {"group_name": "default_group", "group_rank": rank, "global_ranks": [0, 1, 2, 3]}}
+    script = """
+        CREATE TABLE STRING_IDS (id INTEGER PRIMARY KEY, value TEXT);
+        CREATE TABLE META_DATA (name TEXT, value TEXT);
+        CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, globalTaskId INTEGER);
+        CREATE TABLE COMMUNICATION_OP (opName INTEGER, groupName INTEGER, opId INTEGER);
+        CREATE TABLE COMMUNICATION_TASK_INFO (globalTaskId, taskType, dstRank INTEGER, opId INTEGER);
+        INSERT INTO STRING_IDS VALUES (1, 'Notify_Wait'), (2, 'hcom_allReduce__123_0_1');
+        INSERT INTO COMMUNICATION_OP VALUES (2, 3, 9);
+        INSERT INTO COMMUNICATION_TASK_INFO VALUES (7, 1, 4294967295, 9);
+        INSERT INTO COMMUNICATION_TASK_INFO VALUES (8, 1, {peer}, 9), (6, 1, {other}, 9);
+        INSERT INTO TASK VALUES (0, 99000000, 7), (0, {wait}, 8), (0, 600000, 6);
+    """
+    with sqlite3.connect(output / f"ascend_pytorch_profiler_{rank}.db") as own:
+        own.executescript(script.format(peer=peer, other=(peer + 1) % 4, wait=int(wait_ms * 1e6)))
+        own.execute("INSERT INTO STRING_IDS VALUES (3, ?)", [group_id])
+        own.execute("INSERT INTO META_DATA VALUES ('parallel_group_info', ?)", [json.dumps(members)])
+    own.close()
+    # The hash of the id above, by the rule of the profiler.
+    parts = []
+    for factor in (29, 131):
+        value = 0
+        for byte in group_id.encode():
+            value = (value * factor + byte) % 2**32
+        parts.append(value)
+    hashed = str(parts[0] << 32 | parts[1])
+    with sqlite3.connect(output / "analysis.db") as analysis:
+        analysis.execute(
+            "CREATE TABLE CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time, "
+            "transit_time, wait_time, synchronization_time, idle_time, step, type)"
+        )
+        row = [
+            "hcom_allReduce__123_0_1",
+            hashed,
+            1736410576431645.5,
+            100.0,
+            2.0,
+            1.0,
+            0.5,
+            97.0,
+            "step5",
+            "collective",
+        ]
+        analysis.execute(f"INSERT INTO CommAnalyzerTime VALUES ({', '.join('?' * len(row))})", row)
+    analysis.close()
+    return directory
+
+
+def test_an_absent_rank_is_named_by_those_that_waited_for_it(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        ascend_database(tmp_path / "p", rank, peer=3, wait_ms=80 + rank)
+    before = sorted(path.name for path in (tmp_path / "p").rglob("*"))
+    report = analyzed(tmp_path / "p")
+    (slow,) = report.data["slow_ranks"]
+    assert (slow["rank"], slow["late_ms"], slow["times_last"]) == (3, 80.5, 2)
+    assert "its profile is missing; 2 ranks waited for it" in slow["cause"]
+    assert rows_of(report, "slow_rank.csv")[-1]["rank"] == "3"
+    assert report.data["missing_ranks"] == [2, 3]
+    assert sorted(path.name for path in (tmp_path / "p").rglob("*")) == before
+
+
+def test_two_that_disagree_name_nobody(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        ascend_database(tmp_path / "p", rank, peer=2 + rank, wait_ms=80)
+    assert analyzed(tmp_path / "p").data["slow_ranks"] == []
+
+
+def test_damaged_databases(tmp_path: Path) -> None:
+    first, second = (ascend_database(tmp_path / "p", rank, peer=3, wait_ms=80) for rank in (0, 1))
+    (first / "ASCEND_PROFILER_OUTPUT" / "analysis.db").write_bytes(b"no database at all" * 500)
+    file = second / "ASCEND_PROFILER_OUTPUT" / "ascend_pytorch_profiler_1.db"
+    file.write_bytes(file.read_bytes()[:3000])
+    report = analyzed(tmp_path / "p")
+    assert [rank["rank"] for rank in report.data["ranks"]] == [1]
+    assert report.partial and "ascend_pytorch_profiler_1.db: database disk image is malformed" in report.text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,48 @@ def test_real_ascend_numbers_are_those_of_the_existing_tool(tmp_path: Path) -> N
             )
             assert same, column
     assert report.data["missing_ranks"] == [2, 3, 4, 5, 6, 7]
+
+
+@needs_data
+def test_real_databases_give_the_tables_of_the_existing_tool(tmp_path: Path) -> None:
+    report = analyze.cluster(DATA / "ascend" / "db_level1", "all", tmp_path)
+
+    def tables(path: Path) -> dict[str, list[dict[str, Any]]]:
+        database = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
+        database.row_factory = sqlite3.Row
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: [dict(row) for row in database.execute(f"SELECT * FROM {name}")] for name in names}
+
+    # There ratios of operators are 0, group ids empty, absent members left out; paths are as given.
+    different = {"synchronization_time_ratio", "wait_time_ratio", "profilePath", "rank_set", "group_id"}
+
+    def comparable(row: dict[str, Any]) -> tuple[Any, ...]:
+        kept = [value for name, value in row.items() if name not in different]
+        return tuple(round(float(value), 6) if isinstance(value, int | float) else value for value in kept)
+
+    ours = tables(tmp_path / "cluster_analysis_output" / "cluster_analysis.db")
+    theirs = tables(
+        DATA / "ascend" / "expected" / "db_level1" / "cluster_analysis_output" / "cluster_analysis.db"
+    )
+    assert ours.keys() == theirs.keys()
+    for name, rows in theirs.items():
+        assert [list(row) for row in ours[name][:1]] == [list(row) for row in rows[:1]]
+        assert {comparable(row) for row in rows} <= {comparable(row) for row in ours[name]}, name
+    totals = [row for row in theirs["ClusterCommunicationTime"] if row["hccl_op_name"] == "Total Op Info"]
+    ratios = [(row["rank_id"], row["wait_time_ratio"], row["synchronization_time_ratio"]) for row in totals]
+    assert ratios == [(0, 0.4807, 0.4688), (1, 0.4885, 0.4763)]
+    ours_by_rank = {
+        row["rank_id"]: row for row in ours["ClusterCommunicationTime"] if "Total" in row["hccl_op_name"]
+    }
+    for rank, waiting, synchronization in ratios:
+        assert ours_by_rank[rank]["wait_time_ratio"] == waiting
+        assert ours_by_rank[rank]["synchronization_time_ratio"] == synchronization
+    (group,) = ours["CommunicationGroupMapping"]
+    assert group["rank_set"] == "(0,1,2,3,4,5,6,7)" and group["group_id"].startswith("90.91.105.46%")
+    # Of the eight ranks only two have profiles, and both waited for the same absent one.
+    (slow,) = report.data["slow_ranks"]
+    assert (slow["rank"], slow["confidence"]) == (6, "medium")
+    assert "88.354" in slow["evidence"] or "88.4" in slow["evidence"]
 
 
 # Span, idle (without copies), compute, communication, overlap %; and the time waited, in us.

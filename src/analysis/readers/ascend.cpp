@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "analysis/readers/ascend_communication.h"
+#include "analysis/readers/ascend_db.h"
 #include "analysis/readers/json_scanner.h"
 #include "analysis/readers/text_source.h"
 
@@ -164,7 +165,26 @@ void read_group(std::string_view id, JsonScanner* scanner, RankProfile* profile)
   profile->groups.push_back(std::move(group));
 }
 
-void read_metadata(std::string_view text, RankProfile* profile) {
+// The directory is called <host>_<pid>_<time, 17 digits>_ascend_pt unless it was renamed.
+std::string host_in_name(std::string name) {
+  const auto drop_digits = [&](size_t least) {
+    const size_t underscore = name.rfind('_');
+    if (underscore == std::string::npos || name.size() - underscore - 1 < least ||
+        name.find_first_not_of("0123456789", underscore + 1) != std::string::npos) {
+      return false;
+    }
+    name.resize(underscore);
+    return true;
+  };
+  const size_t suffix = name.rfind("_ascend_");
+  if (suffix == std::string::npos) return {};
+  name.resize(suffix);
+  return drop_digits(14) && drop_digits(1) ? name : std::string();
+}
+
+}  // namespace
+
+void read_ascend_metadata(std::string_view text, RankProfile* profile) {
   JsonScanner scanner(text);
   std::string_view key, id;
   if (!scanner.enter('{')) return;
@@ -184,25 +204,6 @@ void read_metadata(std::string_view text, RankProfile* profile) {
   }
   profile->world_size = profile->parallel.world;
 }
-
-// The directory is called <host>_<pid>_<time, 17 digits>_ascend_pt unless it was renamed.
-std::string host_in_name(std::string name) {
-  const auto drop_digits = [&](size_t least) {
-    const size_t underscore = name.rfind('_');
-    if (underscore == std::string::npos || name.size() - underscore - 1 < least ||
-        name.find_first_not_of("0123456789", underscore + 1) != std::string::npos) {
-      return false;
-    }
-    name.resize(underscore);
-    return true;
-  };
-  const size_t suffix = name.rfind("_ascend_");
-  if (suffix == std::string::npos) return {};
-  name.resize(suffix);
-  return drop_digits(14) && drop_digits(1) ? name : std::string();
-}
-
-}  // namespace
 
 std::string ascend_group_hash(std::string_view id) {
   if (id.empty()) return {};
@@ -254,7 +255,7 @@ Result<RankProfile> read_ascend_directory(const fs::path& directory, int rank) {
   profile.host = host_in_name(directory.filename().string());
   const fs::path output = directory / kOutputFolder;
   if (const auto text = text_of(directory / "profiler_metadata.json", &profile))
-    read_metadata(*text, &profile);
+    read_ascend_metadata(*text, &profile);
   if (const auto text = text_of(output / "step_trace_time.csv", &profile)) read_step_times(*text, &profile);
   if (const auto text = text_of(output / "communication.json", &profile)) {
     read_communication(*text, &profile);
@@ -262,15 +263,18 @@ Result<RankProfile> read_ascend_directory(const fs::path& directory, int rank) {
   if (const auto text = text_of(output / "communication_matrix.json", &profile)) {
     read_communication_matrix(*text, &profile);
   }
+  // Text is preferred where both were exported: it says the same.
+  if (profile.steps.empty() && profile.operators.empty() && read_ascend_databases(output, &profile)) {
+    profile.format = "ascend_db";
+  }
   profile.events = profile.operators.size() + profile.matrix.size();
   if (!profile.steps.empty() || !profile.operators.empty() || !profile.matrix.empty()) return profile;
   std::error_code error;
-  std::string reason = "no step_trace_time.csv, communication.json or communication_matrix.json with content";
+  std::string reason =
+      "no step_trace_time.csv, communication.json, communication_matrix.json or analysis.db with content";
   if (!fs::exists(output, error)) {
     reason =
         "the profile is raw: parse it on the training machine with torch_npu.profiler.profiler.analyse()";
-  } else if (fs::exists(output / "analysis.db", error)) {
-    reason = "only a db export lies there, which is not read; export text, with export_type=text";
   }
   return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {}", directory.string(), reason));
 }

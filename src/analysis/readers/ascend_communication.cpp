@@ -115,7 +115,9 @@ int64_t nanoseconds(double microseconds) {
   return static_cast<int64_t>(whole) * 1000 + std::llround((microseconds - whole) * 1000);
 }
 
-void add_call(const CommunicationOperator& op, RankProfile* profile) {
+}  // namespace
+
+void add_operator(CommunicationOperator op, RankProfile* profile) {
   ProfiledCall call;
   call.start_ns = nanoseconds(op.times.start_us);
   call.end_ns = call.start_ns + std::max<int64_t>(0, nanoseconds(op.times.elapse_ms * 1000));
@@ -129,9 +131,8 @@ void add_call(const CommunicationOperator& op, RankProfile* profile) {
     if (profile->steps[row].step == step) call.step = static_cast<uint32_t>(row);
   }
   profile->calls.push_back(call);
+  profile->operators.push_back(std::move(op));
 }
-
-}  // namespace
 
 void read_communication(std::string_view text, RankProfile* profile) {
   JsonScanner scanner(text);
@@ -154,8 +155,7 @@ void read_communication(std::string_view text, RankProfile* profile) {
       }
     }
     if (!scanner.good() || name == "Total Op Info") return;
-    add_call(op, profile);
-    profile->operators.push_back(std::move(op));
+    add_operator(std::move(op), profile);
   });
   note_break(scanner, "communication.json", profile);
   std::sort(profile->calls.begin(), profile->calls.end(),

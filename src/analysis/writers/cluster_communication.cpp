@@ -2,7 +2,6 @@
 // link.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "analysis/writers/ascend_cluster.h"
+#include "analysis/writers/operator_total.h"
 #include "analysis/writers/output_file.h"
 #include "trace/timeline.h"
 
@@ -18,14 +18,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kLinks = {"RDMA", "HCCS", "PCIE", "SDMA", "SIO"};
 constexpr std::string_view kTotal = "Total Op Info";
-
-double rounded(double value) { return std::round(value * 1e4) / 1e4; }
-double bandwidth(double megabytes, double milliseconds) {
-  return milliseconds > 0 ? rounded(megabytes / milliseconds) : 0;
-}
-double ratio(double part, double transit) {
-  return part + transit > 0 ? rounded(part / (part + transit)) : 0;
-}
 
 // Writes objects within objects: opens and closes what changes from one entry to the next.
 class Nesting {
@@ -105,35 +97,6 @@ void print_links(OutputFile* out, const std::vector<NamedLink>& links, bool tota
   }
   out->print("}}}}");
 }
-
-struct OperatorTotal {
-  OperatorTimes times;
-  std::map<std::string_view, LinkTraffic> links;
-
-  void add(const RankProfile& profile, const CommunicationOperator& op) {
-    times.elapse_ms += op.times.elapse_ms;
-    times.transit_ms += op.times.transit_ms;
-    times.wait_ms += op.times.wait_ms;
-    times.synchronization_ms += op.times.synchronization_ms;
-    times.idle_ms += op.times.idle_ms;
-    for (const LinkTraffic& link : op.links) {
-      LinkTraffic& sum = links[profile.names[link.link]];
-      sum.megabytes += link.megabytes;
-      sum.milliseconds += link.milliseconds;
-      for (const SizeClass& size : link.sizes) {
-        const auto same = std::find_if(sum.sizes.begin(), sum.sizes.end(), [&](const SizeClass& other) {
-          return other.megabytes == size.megabytes;
-        });
-        if (same == sum.sizes.end()) {
-          sum.sizes.push_back(size);
-        } else {
-          same->count += size.count;
-          same->milliseconds += size.milliseconds;
-        }
-      }
-    }
-  }
-};
 
 // Dense numbers for texts, in the order in which they come; operators of all ranks are sorted by them.
 struct OperatorRow {

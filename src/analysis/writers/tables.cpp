@@ -120,20 +120,26 @@ Status write_slow_ranks(const ProfileSet& set, const WaitAnalysis& waits, const 
       "rank,verdict,confidence,late_ms,waited_ms,moved_ms,calls,times_last,heavy_calls,heavy_times_last,"
       "cause,"
       "evidence\n");
+  const auto print_verdict = [&](const SlowRank* slow) {
+    if (slow == nullptr) return (*file)->print(",,,\n");
+    (*file)->print("{},{},{},{}\n", slow->calls, slow->times_last, csv_cell(slow->cause),
+                   csv_cell(slow->evidence));
+  };
   for (size_t row = 0; row < set.ranks.size(); ++row) {
     const RankWaiting& waiting = waits.waiting[row];
     const int rank = set.ranks[row].rank;
-    const auto slow = std::find_if(waits.slow.begin(), waits.slow.end(),
-                                   [&](const SlowRank& other) { return other.rank == rank; });
-    (*file)->print("{},{},{},{:.3f},{:.3f},{:.3f},{},{},", rank, slow == waits.slow.end() ? "" : "slow",
-                   slow == waits.slow.end() ? "" : slow->confidence, waiting.late_ms, waiting.waited_ms,
+    const auto at = std::find_if(waits.slow.begin(), waits.slow.end(),
+                                 [&](const SlowRank& other) { return other.rank == rank; });
+    const SlowRank* slow = at == waits.slow.end() ? nullptr : &*at;
+    (*file)->print("{},{},{},{:.3f},{:.3f},{:.3f},{},{},", rank, slow == nullptr ? "" : "slow",
+                   slow == nullptr ? "" : slow->confidence, waiting.late_ms, waiting.waited_ms,
                    waiting.moved_ms, waiting.calls, waiting.times_last);
-    if (slow != waits.slow.end()) {
-      (*file)->print("{},{},{},{}\n", slow->calls, slow->times_last, csv_cell(slow->cause),
-                     csv_cell(slow->evidence));
-    } else {
-      (*file)->print(",,,\n");
-    }
+    print_verdict(slow);
+  }
+  for (const SlowRank& slow : waits.slow) {
+    if (!std::binary_search(set.missing_ranks.begin(), set.missing_ranks.end(), slow.rank)) continue;
+    (*file)->print("{},slow,{},{:.3f},,,,,", slow.rank, slow.confidence, slow.late_ms);
+    print_verdict(&slow);
   }
   return (*file)->finish();
 }
