@@ -60,6 +60,7 @@ uint32_t id_of(const Members& members, uint32_t number) {
   const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
   for (const int rank : members.ranks) mix(static_cast<uint64_t>(rank) + 1);
   for (const char letter : members.name) mix(static_cast<unsigned char>(letter));
+  mix(members.parent);
   mix(number);
   hash ^= hash >> 32;
   return static_cast<uint32_t>(hash & 0x7fffffff) | 1;
@@ -139,6 +140,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create_group(std::span<const
   const int64_t begun_ns = monotonic_ns();
   Meeting meeting;
   meeting.members.name = options.name;
+  meeting.members.parent = parent.members().id;
   for (const int member : ranks) meeting.members.ranks.push_back(parent.members().world_rank(member));
   meeting.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   meeting.number = host->next_number(meeting.members);

@@ -8,7 +8,7 @@ namespace collective_ops {
 
 uint32_t Host::next_number(const Members& members) {
   const std::lock_guard lock(mutex_);
-  return numbers_[{members.name, members.ranks}]++;
+  return numbers_[{members.parent, members.name, members.ranks}]++;
 }
 
 void Host::note(const void* group, const std::string& text) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <collective_ops/communicator.h>
@@ -24,11 +25,11 @@ namespace collective_ops {
 
 class Recorder;
 
-// One creation of a group, as all its members know it: the same name and ranks, for the same time.
+// One creation of a group, as all its members know it: the same parent, name and ranks, for the same time.
 struct Meeting {
   Members members;
   int rank = 0;         // of this one, in the group
-  uint32_t number = 0;  // of this rank's creations by that name of that list, from 0
+  uint32_t number = 0;  // of this rank's creations by that name of that list in that parent, from 0
   std::string job;
   int64_t deadline_ns = 0;
   std::function<Status()> check;  // asked every few milliseconds while waiting: interrupted, or a member lost
@@ -60,7 +61,7 @@ class Host : public std::enable_shared_from_this<Host> {
   // Not ok where another member failed in memory_for(). Asked while members wait for each other.
   virtual Status given_up(const Meeting& meeting) = 0;
 
-  // How often this rank has made a group of that name and list before; counts.
+  // How often this rank has made a group of that name and list in that parent before; counts.
   uint32_t next_number(const Members& members);
 
   // Whether the kernel lets all ranks of the world read each other's memory, as they found at the start.
@@ -82,7 +83,7 @@ class Host : public std::enable_shared_from_this<Host> {
  private:
   std::atomic<int> groups_{0};
   std::mutex mutex_;
-  std::map<std::pair<std::string, std::vector<int>>, uint32_t> numbers_;
+  std::map<std::tuple<uint32_t, std::string, std::vector<int>>, uint32_t> numbers_;
   std::map<const void*, std::string> notes_;
 };
 

@@ -12,6 +12,7 @@ namespace collective_ops {
 struct Members {
   std::vector<int> ranks;  // of the world, by rank in the group
   std::string name;        // "" where it has none
+  uint32_t parent = 0;     // the id of the group that it was made in
   uint32_t id = 0;         // equal on all members; 0: the world
 
   static Members world(int world_size);

@@ -35,6 +35,7 @@ struct GroupMail {
   uint32_t tag = kGroupMail;
   MailKind kind = MailKind::kMemory;
   uint32_t number = 0;
+  uint32_t parent = 0;
   uint32_t ranks = 0;
   uint32_t name_bytes = 0;
   uint32_t code = 0;  // ErrorCode
@@ -46,6 +47,7 @@ std::vector<std::byte> write(const Meeting& meeting, MailKind kind, const Status
   GroupMail mail;
   mail.kind = kind;
   mail.number = meeting.number;
+  mail.parent = members.parent;
   mail.ranks = static_cast<uint32_t>(members.ranks.size());
   mail.name_bytes = static_cast<uint32_t>(members.name.size());
   mail.code = static_cast<uint32_t>(reason.code());
@@ -57,7 +59,7 @@ std::vector<std::byte> write(const Meeting& meeting, MailKind kind, const Status
   return {bytes.begin(), bytes.end()};
 }
 
-// Whether a mail is about a creation by this name of this list; its front and the reason in it.
+// Whether a mail is about a creation by this name of this list in this parent; its front and the reason in it.
 struct Parsed {
   GroupMail mail;
   std::string reason;
@@ -68,7 +70,8 @@ std::optional<Parsed> parse(const Message& message, const Members& members) {
   if (header.size() < sizeof(GroupMail)) return std::nullopt;
   std::memcpy(&parsed.mail, header.data(), sizeof(GroupMail));
   const GroupMail& mail = parsed.mail;
-  if (mail.tag != kGroupMail || mail.ranks != members.ranks.size() || mail.name_bytes != members.name.size())
+  if (mail.tag != kGroupMail || mail.parent != members.parent || mail.ranks != members.ranks.size() ||
+      mail.name_bytes != members.name.size())
     return std::nullopt;
   const size_t list = mail.ranks * sizeof(int), behind = sizeof(mail) + list + mail.name_bytes;
   if (header.size() < behind || mail.code >= static_cast<uint32_t>(kErrorCodeCount)) return std::nullopt;

@@ -44,7 +44,7 @@ struct Board {
     std::shared_ptr<std::byte> memory;
     size_t taken = 0;
   };
-  using Key = std::pair<std::pair<std::string, std::vector<int>>, uint32_t>;
+  using Key = std::tuple<uint32_t, std::string, std::vector<int>, uint32_t>;  // parent, ..., number
 
   const std::shared_ptr<std::byte> world;
   std::mutex mutex;
@@ -66,7 +66,7 @@ class ThreadHost final : public Host {
   Result<std::shared_ptr<std::byte>> memory_for(const Meeting& meeting) override {
     const Members& members = meeting.members;
     const std::lock_guard lock(board_->mutex);
-    const Board::Key key{{members.name, members.ranks}, meeting.number};
+    const Board::Key key{members.parent, members.name, members.ranks, meeting.number};
     Board::Open& open = board_->open[key];
     if (open.memory == nullptr) {
       const int size = static_cast<int>(members.ranks.size());

@@ -96,6 +96,19 @@ TEST(Groups, OfAGroup) {
   });
 }
 
+TEST(Groups, ChildrenOfDifferentParentsNeverMeet) {
+  ThreadRanks ranks(2);
+  ranks.run([](Communicator& world) {
+    const auto first = made(world, {0, 1}, {.name = "first"});
+    const auto second = made(world, {0, 1}, {.name = "second"});
+    ASSERT_TRUE(first && second);
+    Communicator& own = world.rank() == 0 ? *first : *second;
+    const auto child = own.create_group(Ranks{0, 1}, {.connect_timeout = milliseconds(300)});
+    ASSERT_FALSE(child.ok());
+    EXPECT_EQ(child.status().code(), ErrorCode::kRendezvous);
+  });
+}
+
 TEST(Groups, OverlappingOnesInterleave) {
   ThreadRanks ranks(3);
   ranks.run([](Communicator& world) {
