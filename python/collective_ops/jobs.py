@@ -48,7 +48,7 @@ class Rank:
     waited_s: float | None  # in this call
     process_state: str  # a letter of STATES; "" where there is no process
     world_rank: int = -1  # in the job; -1: as in the group
-    elsewhere: str = ""  # of the world's ranks: "waits in recv of ...", or in calls of other groups
+    elsewhere: str = ""  # what it waits for outside of this group's calls: "waits in recv of ..."
 
     @property
     def number(self) -> int:
@@ -104,6 +104,7 @@ def find_groups(proc: Path = Path("/proc")) -> list[Group]:
     for identity, group in groups.items():
         group.processes = sorted(holders[identity], key=lambda process: process.pid)
         _add_processes(group)
+    _tell_groups(list(groups.values()))
     return sorted(
         groups.values(),
         key=lambda group: (group.job, not group.is_world, group.processes[0].pid, group.label),
@@ -188,6 +189,15 @@ def _read_group(identity: str, path: str) -> Group | None:
         waited = max(0, now - since) / 1e9 if since and rank["waits_for"] is not None else None
         group.ranks.append(Rank(**rank, waited_s=waited, process_state=""))
     return group
+
+
+def _tell_groups(groups: list[Group]) -> None:
+    """The world's memory alone says what a rank waits for elsewhere; reports of other groups need it, too."""
+    notes = {rank.pid: rank.elsewhere for group in groups if group.is_world for rank in group.ranks}
+    for group in groups:
+        for rank in group.ranks:
+            if not group.is_world and rank.activity == "outside":
+                rank.elsewhere = notes.get(rank.pid, "")
 
 
 def _add_processes(group: Group) -> None:

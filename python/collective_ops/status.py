@@ -110,9 +110,9 @@ def findings(group: Group) -> list[str]:
     if not group.failure_code:
         texts += _waits(group)
         texts += [
-            f"Rank {rank.number} {rank.elsewhere}."
+            _waits_elsewhere(rank)
             for rank in group.ranks
-            if rank.elsewhere and rank.activity != "dead"
+            if rank.elsewhere and rank.activity != "dead" and group.is_world
         ]
     return texts or ["Nobody waits: all ranks work, or stand outside of any call."]
 
@@ -150,7 +150,7 @@ def _blockers(group: Group, waiter: Rank) -> list[int]:
 def _where(rank: Rank, number: int) -> str:
     """Where the rank is that others wait for in call `number`, and what to do about it."""
     pid = rank.pid
-    look = f"See where it stands: py-spy dump --pid {pid}."
+    look = _look(rank)
     state = f"process {pid}, state {rank.process_state or '-'} ({STATES.get(rank.process_state, 'gone')})"
     if rank.activity == "dead":
         return f"rank {rank.number}, which has died (process {pid}). See its own log."
@@ -163,9 +163,23 @@ def _where(rank: Rank, number: int) -> str:
             f"rank {rank.number}, which {_progress(rank)} and is stopped ({state}). Go on: kill -CONT {pid}."
         )
     if rank.activity == "outside":
+        if rank.elsewhere:
+            meanwhile = f"{_progress(rank)}; meanwhile it {rank.elsewhere}"
+            return f"rank {rank.number}, which {meanwhile} ({state}). {look}"
         return f"rank {rank.number}, which {_progress(rank)} and is outside of any call ({state}). {look}"
     where = "the same call" if rank.issued == number else f"call #{rank.issued}"
     return f"rank {rank.number}, which is in {where} ({state}). {look}"
+
+
+def _waits_elsewhere(rank: Rank) -> str:
+    text = f"Rank {rank.number} {rank.elsewhere}."
+    if "in recv" in rank.elsewhere or "in send" in rank.elsewhere:
+        text += " A message needs its counterpart: the same tag, between ranks that name each other."
+    return f"{text} {_look(rank)}"
+
+
+def _look(rank: Rank) -> str:
+    return f"See where it stands: `py-spy dump --pid {rank.pid}`."
 
 
 def _progress(rank: Rank) -> str:
@@ -192,6 +206,10 @@ def _verb(ranks: Sequence[Rank], one: str, more: str) -> str:
     return one if len(ranks) <= 1 else more
 
 
+def _activity(rank: Rank) -> str:
+    return "elsewhere" if rank.activity == "outside" and rank.elsewhere else rank.activity
+
+
 def state_of(group: Group) -> str:
     """One word for a group: unreadable, starting, broken, lost, waiting, running, leaving."""
     activities = {rank.activity for rank in group.ranks}
@@ -199,7 +217,7 @@ def state_of(group: Group) -> str:
         return "unreadable" if group.problem else "starting"
     if group.failure_code or "dead" in activities:
         return "broken" if group.failure_code else "lost ranks"
-    if "waiting" in activities:
+    if "waiting" in activities or any(rank.elsewhere for rank in group.ranks):
         return "waiting"
     return "leaving" if "left" in activities else "running"
 
@@ -220,7 +238,7 @@ def describe(group: Group) -> str:
             (
                 str(rank.number),
                 str(rank.pid or "-"),
-                rank.activity + stopped,
+                _activity(rank) + stopped,
                 call,
                 f"rank {group.ranks[rank.waits_for].number}" if waiting else "-",
                 f"{rank.waited_s:.1f} s" if waiting and rank.waited_s is not None else "-",
