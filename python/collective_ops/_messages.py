@@ -148,7 +148,7 @@ class P2POp:
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], timeout: Seconds | None = None) -> list[MessageWork]:
     """Starts all of them at once, in this order; one Work for each. No order among the ranks can block it."""
-    if not all(isinstance(op, P2POp) for op in p2p_op_list):
+    if not isinstance(p2p_op_list, list | tuple) or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise InvalidArgumentError("batch_isend_irecv: give a list of collective_ops.P2POp")
     works: list[MessageWork | None] = [None] * len(p2p_op_list)
     # By group: a refused message of one of them is then found before any of that group is sent.

@@ -128,6 +128,10 @@ def _made(
         raise InvalidArgumentError(f"new_group: ranks={ranks!r}: give a list of whole numbers") from None
     if not (name is None or isinstance(name, str)):
         raise InvalidArgumentError(f"new_group: name={name!r} is a {type(name).__name__}; give a str")
+    if name and not name.isprintable():
+        raise InvalidArgumentError(f"new_group: name={name!r}: give letters that can be printed, in one line")
+    if connect_timeout == 0:
+        raise InvalidArgumentError("new_group: connect_timeout=0: at least 0.001 s, so that members can come")
     if any(abs(number) >= 2**31 for number in numbers):
         raise InvalidArgumentError(
             f"new_group: ranks={ranks!r}: the world has ranks 0 to {of.world_size - 1}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .errors import InvalidArgumentError
+
 
 @dataclass(frozen=True)
 class PreMulSum:
@@ -18,4 +20,7 @@ def premul_sum(factor: float) -> PreMulSum:
 
     For floating and complex types. PyTorch's own such object is understood too.
     """
-    return PreMulSum(float(factor))
+    try:
+        return PreMulSum(float(factor))
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"premul_sum: factor={factor!r} is no real number") from None
