@@ -110,6 +110,19 @@ void sort_by_start(EventTable* events) {
   reorder(&events->kind, order);
 }
 
+// Where the value of a key goes; null for those that nobody asks for.
+std::string_view* member_of(RawEvent* event, std::string_view key) {
+  if (key == "name") return &event->name;
+  if (key == "args") return &event->arguments;
+  if (key == "ph") return &event->phase;
+  if (key == "ts") return &event->start;
+  if (key.size() != 3) return nullptr;
+  if (key == "cat") return &event->category;
+  if (key == "dur") return &event->duration;
+  if (key == "pid") return &event->process;
+  return key == "tid" ? &event->thread : nullptr;
+}
+
 }  // namespace
 
 void scan_event(JsonScanner* scanner, RawEvent* event) {
@@ -117,17 +130,10 @@ void scan_event(JsonScanner* scanner, RawEvent* event) {
   if (!scanner->enter('{')) return;
   std::string_view key;
   while (scanner->next_key(&key)) {
-    std::string_view* target = nullptr;
-    if (key == "ph") target = &event->phase;
-    if (key == "name") target = &event->name;
-    if (key == "cat") target = &event->category;
-    if (key == "ts") target = &event->start;
-    if (key == "dur") target = &event->duration;
-    if (key == "pid") target = &event->process;
-    if (key == "tid") target = &event->thread;
+    std::string_view* const target = member_of(event, key);
     const char value = scanner->peek();
-    if (key == "args") {
-      scanner->raw(&event->arguments);
+    if (target == &event->arguments) {
+      scanner->raw(target);
     } else if (target != nullptr && value != '{' && value != '[') {
       scanner->scalar(target);
     } else {

@@ -1,7 +1,7 @@
 #include "analysis/readers/json_scanner.h"
 
+#include <array>
 #include <bit>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -16,6 +16,18 @@ std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
   return text;
 }
+
+enum Role : uint8_t { kOther, kScalar, kStructure };  // kStructure: quotes and brackets
+constexpr std::array<Role, 256> kRoles = [] {
+  std::array<Role, 256> roles{};
+  for (int c = 0; c < 128; ++c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    const bool number = (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.';
+    if (letter || number) roles[static_cast<size_t>(c)] = kScalar;
+  }
+  for (const char c : {'"', '{', '}', '[', ']'}) roles[static_cast<size_t>(c)] = kStructure;
+  return roles;
+}();
 
 // A bit in each byte that is '"' or '\\'.
 uint64_t quotes_in(uint64_t word) {
@@ -52,12 +64,17 @@ std::optional<uint32_t> hex4(std::string_view text) {
 }  // namespace
 
 char JsonScanner::peek() {
-  while (at_ < end_ && is_blank(*at_)) ++at_;
-  if (at_ == end_) {
-    if (good()) state_ = State::kEnded;
-    return 0;
+  while (at_ < end_) {
+    if (!is_blank(*at_)) return *at_;
+    ++at_;
+    // Indentation, eight spaces at a time.
+    for (uint64_t word = 0; end_ - at_ >= 8; at_ += 8) {
+      std::memcpy(&word, at_, 8);
+      if (word != 0x2020202020202020) break;
+    }
   }
-  return *at_;
+  if (good()) state_ = State::kEnded;
+  return 0;
 }
 
 bool JsonScanner::enter(char bracket) {
@@ -143,10 +160,7 @@ bool JsonScanner::scalar(std::string_view* text) {
   if (!good()) return false;
   if (c == '"') return string(text);
   const char* const from = at_;
-  while (at_ < end_ &&
-         (std::isalnum(static_cast<unsigned char>(*at_)) || *at_ == '-' || *at_ == '+' || *at_ == '.')) {
-    ++at_;
-  }
+  while (at_ < end_ && kRoles[static_cast<unsigned char>(*at_)] == kScalar) ++at_;
   if (at_ == end_) return fail(State::kEnded);
   if (at_ == from) return fail(State::kBroken);
   *text = {from, static_cast<size_t>(at_ - from)};
@@ -164,7 +178,9 @@ bool JsonScanner::skip() {
   // Brackets are counted, not matched. What may follow a string is checked, or one stray quote would make
   // text of all that follows.
   int64_t depth = 0;
-  while (at_ < end_) {
+  while (true) {
+    while (at_ < end_ && kRoles[static_cast<unsigned char>(*at_)] != kStructure) ++at_;
+    if (at_ == end_) return fail(State::kEnded);
     const char here = *at_;
     if (here == '"') {
       if (!skip_string()) return false;
@@ -174,10 +190,12 @@ bool JsonScanner::skip() {
       continue;
     }
     ++at_;
-    if (here == '{' || here == '[') ++depth;
-    if ((here == '}' || here == ']') && --depth == 0) return true;
+    if (here == '{' || here == '[') {
+      ++depth;
+    } else if (--depth == 0) {
+      return true;
+    }
   }
-  return fail(State::kEnded);
 }
 
 bool JsonScanner::raw(std::string_view* text) {
