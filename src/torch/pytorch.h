@@ -1,4 +1,4 @@
-// PyTorch's headers, compiled once for all sources of this folder: they are slow.
+// What this folder needs of PyTorch's headers.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kForEver = std::chrono::milliseconds(std::chrono::hours(24 * 365));
 const std::string kJob = "job ";
-constexpr auto kAnswer = std::chrono::milliseconds(1000);  // rank 0 may use up its time before it tells
+constexpr auto kAnswerTime = std::chrono::milliseconds(1000);  // rank 0 may use up its time before it tells
 constexpr auto kLongestJoin = std::chrono::milliseconds(std::chrono::hours(24));  // that the core allows
 
 // Ranks with different ones cannot share memory, or not find each other.
@@ -82,7 +82,7 @@ std::string agree_on_job(const c10::intrusive_ptr<c10d::Store>& store, const std
     store->set(start.job(), told);
   } else {
     store->set(start.host_of(rank), host_identity());
-    store->wait({start.job()}, timeout + kAnswer);
+    store->wait({start.job()}, timeout + kAnswerTime);
     told = store->get_to_str(start.job());
   }
   if (told.rfind(kJob, 0) != 0)
