@@ -52,6 +52,7 @@ class Matcher {
   size_t match_partition(const OrderedClass& ordered, const std::vector<std::set<uint32_t>>& groups,
                          std::vector<Members>* matched) const;
   std::vector<std::vector<std::set<uint32_t>>> partitions(const OrderedClass& ordered) const;
+  bool possible(const Members& members) const;
   bool plausible(const Members& members) const;
   void compare_sizes(const std::string& key, const Members& members);
   void accept(Members members);
@@ -146,18 +147,28 @@ void Matcher::align_hosts() {
   }
 }
 
-// No rank can leave a collective before the last has come; on devices all leave it together.
-bool Matcher::plausible(const Members& members) const {
-  constexpr int64_t kTolerance = 20'000, kSkew = 1'000'000;
-  int64_t start = INT64_MIN, first_end = INT64_MAX, last_end = INT64_MIN;
-  bool on_host = false;
+// No rank can leave a collective before the last has come.
+bool Matcher::possible(const Members& members) const {
+  constexpr int64_t kTolerance = 20'000;
+  int64_t start = INT64_MIN, first_end = INT64_MAX;
   for (const MatchedMember& member : members) {
     start = std::max(start, member.start_ns);
+    first_end = std::min(first_end, member.end_ns);
+  }
+  return first_end + kTolerance >= start;
+}
+
+// For calls that only their order pairs: on devices, all ranks leave one call together.
+bool Matcher::plausible(const Members& members) const {
+  constexpr int64_t kSkew = 1'000'000;
+  int64_t first_end = INT64_MAX, last_end = INT64_MIN;
+  bool on_host = false;
+  for (const MatchedMember& member : members) {
     first_end = std::min(first_end, member.end_ns);
     last_end = std::max(last_end, member.end_ns);
     on_host |= set_.ranks[member.rank_row].on_host;
   }
-  return first_end + kTolerance >= start && (on_host || last_end - first_end <= kSkew);
+  return possible(members) && (on_host || last_end - first_end <= kSkew);
 }
 
 void Matcher::accept(Members members) {
@@ -271,7 +282,7 @@ Matching Matcher::run() {
   collect();
   align_hosts();
   for (auto& [key, members] : exact_) {
-    if (members.size() > 1 && !plausible(members)) {
+    if (members.size() > 1 && !possible(members)) {
       ++result_.implausible;
       continue;
     }

@@ -320,6 +320,18 @@ def test_hosts_whose_clocks_differ(tmp_path: Path) -> None:
     assert "clock of host host1 is 5.000 ms from that of host0" in report.text
 
 
+def test_names_are_as_the_program_wrote_them(tmp_path: Path) -> None:
+    for rank in range(2):
+        events = []
+        for k in range(12):
+            begin, late = 1000 * k, 300 * rank
+            events.append(event('load "α"\\', "user_annotation", begin, 500 + late))
+            events.append(event("ncclDevKernel_AllReduce", "kernel", begin + 500 + late, 400 - late, pid=0))
+        write(tmp_path / "p" / f"rank{rank}.json", kineto(events, rank=rank, world_size=2))
+    (slow,) = analyzed(tmp_path / "p").data["slow_ranks"]
+    assert slow["rank"] == 1 and "busy with 'load \"α\"\\'" in slow["cause"]
+
+
 def test_calls_that_differ_are_told(tmp_path: Path) -> None:
     for rank in range(2):
         arguments = {

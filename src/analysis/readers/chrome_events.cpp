@@ -163,8 +163,13 @@ void EventCollector::take(const RawEvent& event) {
     ++trace_.damage.durations;
     return;
   }
-  const uint32_t name = trace_.events.names.intern(event.name);
+  const uint32_t name = intern(event.name);
   append(event, kind_of(name), name, *start, *duration);
+}
+
+uint32_t EventCollector::intern(std::string_view raw) {
+  const bool plain = raw.find('\\') == std::string_view::npos;
+  return plain ? trace_.events.names.intern(raw) : trace_.events.names.intern(unescaped(raw));
 }
 
 EventKind EventCollector::kind_of(uint32_t name) {
@@ -250,7 +255,7 @@ void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scann
     if (scanner->peek() == '{' || scanner->peek() == '[') {
       scanner->skip();
     } else if (scanner->scalar(&text)) {
-      *target = trace_.events.names.intern(text);
+      *target = intern(text);
     }
   };
   if (key == "Collective name") return name(&call->collective);

@@ -27,6 +27,7 @@ class EventCollector {
   void finish(int64_t base_ns);
 
  private:
+  uint32_t intern(std::string_view raw);
   EventKind kind_of(uint32_t name);
   EventKind kind_of_kernel(uint32_t name);
   void append(const RawEvent& event, EventKind kind, uint32_t name, int64_t start, int64_t duration);
