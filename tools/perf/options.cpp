@@ -36,7 +36,7 @@ COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather,
   -h, --help
 
 A size is that of the whole vector: of all ranks' parts where the collective has parts. The time of a size is the mean
-over its calls on the slowest rank. Columns: the table of busbw factors stands in docs/benchmarks.md.
+over its calls on the slowest rank.
 exit code: 0; 1 where a result was wrong or a call failed; 2 where the command line cannot be used.
 )";
 
