@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 
 import collective_ops
@@ -24,7 +25,7 @@ def _leave() -> None:
     """Unfinished calls need a living interpreter, to which their tensors and the callbacks of futures belong.
     A program that ends by an exception finishes none of them, and its peers are told."""
     error = getattr(sys, "last_value", None)
-    _torch.shutdown_all(f"a rank's program ended by {type(error).__name__}: {error}" if error else "")
+    _torch.shutdown_all(f"the program of process {os.getpid()} ended by {type(error).__name__}: {error}" if error else "")
 
 
 atexit.register(_leave)
