@@ -25,7 +25,8 @@ def _leave() -> None:
     """Unfinished calls need a living interpreter, to which their tensors and the callbacks of futures belong.
     A program that ends by an exception finishes none of them, and its peers are told."""
     error = getattr(sys, "last_value", None)
-    _torch.shutdown_all(f"the program of process {os.getpid()} ended by {type(error).__name__}: {error}" if error else "")
+    program = f"the program of process {os.getpid()}"
+    _torch.shutdown_all(f"{program} ended by {type(error).__name__}: {error}" if error else "")
 
 
 atexit.register(_leave)
