@@ -147,12 +147,11 @@ Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, 
                         describe(theirs, members), difference_in(fields))};
   }
   if (sequence == 1) {
-    return {
-        ErrorCode::kMismatch,
-        fmt::format(
-            "ranks {} and {} were started with different COLLECTIVE_OPS_PATH or COLLECTIVE_OPS_ALGORITHM; "
-            "set them alike on all ranks, or nowhere",
-            us, them)};
+    return {ErrorCode::kMismatch,
+            fmt::format("ranks {} and {} were started with different COLLECTIVE_OPS_PATH, "
+                        "COLLECTIVE_OPS_ALGORITHM, HCCL_ALGO, "
+                        "NCCL_ALGO or HCCL_DETERMINISTIC; set them alike on all ranks, or nowhere",
+                        us, them)};
   }
   return {ErrorCode::kMismatch,
           fmt::format("ranks {} and {} made different calls some time before call #{} of {}. "

@@ -42,7 +42,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       cache_(settings.rank, memory.world_size(), settings.forced),
       addresses_(static_cast<size_t>(memory.world_size())),
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
-           std::hash<std::string>()(settings.forced.algorithm)} {
+           std::hash<std::string>()(settings.forced.text())} {
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < kEagerDepth; ++slot) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "algorithms/algorithms.h"
 #include "base/environment.h"
@@ -84,6 +85,10 @@ AlgorithmNames algorithms_of_nccl(std::string_view given) {
     }
   }
   return names;
+}
+
+std::string Forced::text() const {
+  return fmt::format("{};{};{}", algorithm, fmt::join(preferred, ","), strict);
 }
 
 Result<Forced> forced_by_environment() {

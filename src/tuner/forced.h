@@ -24,6 +24,9 @@ struct Forced {
   AlgorithmNames preferred;
   // HCCL_DETERMINISTIC=strict: of `preferred` those alone that reduce in the order of ranks.
   bool strict = false;
+
+  // Equal where all but the path is: ranks compare it before their first call.
+  std::string text() const;
 };
 Result<Forced> forced_by_environment();
 

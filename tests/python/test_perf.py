@@ -135,6 +135,24 @@ def test_what_cannot_be_measured_is_refused(
     assert text in run.stderr and run.stdout == ""
 
 
+def test_ranks_that_choose_by_different_variables_are_told() -> None:
+    common = {**ENVIRONMENT, "WORLD_SIZE": "2", "HCCL_EXEC_TIMEOUT": "60"}
+    ranks = [
+        subprocess.Popen(
+            [*PERF, "all_reduce", "-b", "64K", "-e", "64K"],
+            env={**common, "RANK": str(rank), "NCCL_ALGO": algorithm},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, algorithm in enumerate(("Ring", ""))
+    ]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=50)
+        assert rank.returncode == 1
+        assert "NCCL_ALGO or HCCL_DETERMINISTIC; set them alike on all ranks" in errors
+
+
 def test_options_may_come_first_and_help_is_the_programs() -> None:
     assert measure("-p", "1", "-b", "8", "-e", "8", "all_reduce").returncode == 0
     run = measure("--help")

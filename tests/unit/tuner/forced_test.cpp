@@ -94,6 +94,18 @@ TEST_F(Forcing, StrictKeepsTheOrderOfRanks) {
   EXPECT_EQ(plan_of(Collective::kAllGather, 65536), "ring");  // which combines nothing
 }
 
+TEST_F(Forcing, RanksThatDifferInAnyOfItNoticeIt) {
+  std::vector<std::string> texts = {forced_by_environment()->text()};
+  for (const auto& [name, text] :
+       {std::pair("NCCL_ALGO", "Tree"), std::pair("HCCL_ALGO", "level1:ring"),
+        std::pair("HCCL_DETERMINISTIC", "strict"), std::pair("COLLECTIVE_OPS_ALGORITHM", "two_shot")}) {
+    set(name, text);
+    texts.push_back(forced_by_environment()->text());
+  }
+  std::sort(texts.begin(), texts.end());
+  EXPECT_EQ(std::adjacent_find(texts.begin(), texts.end()), texts.end()) << testing::PrintToString(texts);
+}
+
 // All sizes around the limit work, whichever way they take, with parts of every rank's own size.
 TEST_F(Forcing, ForcedCallsAreRightAtEverySize) {
   constexpr int kRanks = 3;
