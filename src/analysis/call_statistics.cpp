@@ -55,6 +55,7 @@ std::vector<CallStatistics> call_statistics(const ProfileSet& set) {
     }
   }
   std::vector<CallStatistics> result;
+  result.reserve(all.size() + per_rank.size());
   for (auto& [collective, durations] : all)
     result.push_back(statistics_of(collective, -1, std::move(durations)));
   std::stable_sort(result.begin(), result.end(),

@@ -64,7 +64,7 @@ ClusterGroup resolve(const ProfileSet& set, const std::string& hash, const Seen&
   group.hash = hash;
   group.id = id_of(set, hash);
   group.ranks.assign(seen.ranks.begin(), seen.ranks.end());
-  const size_t least = static_cast<size_t>(seen.largest_local + 1);
+  const size_t least = static_cast<size_t>(seen.largest_local) + 1;
   if (const ProfiledGroup* known = described(set, hash); known != nullptr) {
     group.id = known->id;
     group.description = known->description;
@@ -99,6 +99,7 @@ class Union {
   std::vector<std::vector<int>> sets() {
     std::map<int, std::vector<int>> by_root;
     std::vector<int> all;
+    all.reserve(parent_.size());
     for (const auto& [rank, parent] : parent_) all.push_back(rank);
     for (const int rank : all) by_root[root(rank)].push_back(rank);
     std::vector<std::vector<int>> result;

@@ -48,6 +48,7 @@ std::vector<LinkSpeed> speeds_of(const ProfileSet& set, const ClusterGroups& gro
 
 double median_speed(const std::vector<const LinkSpeed*>& links) {
   std::vector<double> speeds;
+  speeds.reserve(links.size());
   for (const LinkSpeed* link : links) speeds.push_back(link->gigabytes_per_second);
   const auto middle = speeds.begin() + static_cast<ptrdiff_t>(speeds.size() / 2);
   std::nth_element(speeds.begin(), middle, speeds.end());

@@ -25,7 +25,7 @@ constexpr std::array<Role, 256> kRoles = [] {
     const bool number = (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.';
     if (letter || number) roles[static_cast<size_t>(c)] = kScalar;
   }
-  for (const char c : {'"', '{', '}', '[', ']'}) roles[static_cast<size_t>(c)] = kStructure;
+  for (const unsigned char c : {'"', '{', '}', '[', ']'}) roles[c] = kStructure;
   return roles;
 }();
 
