@@ -394,4 +394,4 @@ def test_memory_and_descriptors_stay_flat(rank_pool: RankPool) -> None:
     for memory, descriptors, rounds in rank_pool.run(many_steps, 2, (200,), timeout=180):
         assert rounds == 200
         assert descriptors == 0
-        assert memory < 2048  # a bucket's memory per step would be 100 MB
+        assert memory < 8192  # allocators move 2 MiB to and fro; a bucket's memory per step would be 100 MB

@@ -87,8 +87,15 @@ def test_call_from_a_signal_handler_within_a_call_is_refused() -> None:
         pids = ops.allgather(np.array([os.getpid()]))
         value = np.ones(3)
         if rank == 1:
-            os.kill(int(pids[0][0]), signal.SIGUSR1)
-            time.sleep(0.5)  # rank 0 is in its call by then, or runs the handler before it: both must end
+            from collective_ops import jobs, status
+            other = int(pids[0][0])
+            stop = time.monotonic() + 20
+            while time.monotonic() < stop:
+                found = status.select(jobs.find_groups(), str(other))
+                if found and found[0].ranks[0].activity == "waiting":
+                    break
+            os.kill(other, signal.SIGUSR1)
+            time.sleep(0.1)  # a handler that did call would do so in this time
         ops.allreduce(value)
         print(value[0])
         """
