@@ -19,4 +19,10 @@ uint32_t fork_generation() {
   return generation.load(std::memory_order_relaxed);
 }
 
+Status after_fork() {
+  return {ErrorCode::kNotInitialized,
+          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start "
+          "workers with spawn, or call init_hccl in the child with a rank of its own"};
+}
+
 }  // namespace collective_ops

@@ -1,10 +1,8 @@
 #include "communicator/call_queue.h"
 
 #include <algorithm>
-#include <csignal>
 #include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,18 +10,12 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "communicator/own_thread.h"
 
 namespace collective_ops {
 namespace {
 
 constexpr auto kInterruptPeriod = std::chrono::milliseconds(50);
-
-Status after_fork() {
-  return {ErrorCode::kNotInitialized,
-          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start "
-          "workers "
-          "with spawn, or call init_hccl in the child with a rank of its own"};
-}
 
 Status from_inside(const Call& call) {
   return {
@@ -175,16 +167,7 @@ std::shared_ptr<Work> CallQueue::start(const Call& call, std::shared_ptr<CallLis
 // With lock held. False where the limits of the process allow no thread.
 bool CallQueue::start_thread() {
   if (thread_.joinable()) return true;
-  // Signals belong to the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error&) {
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread_.joinable();
+  return start_own_thread(thread_, [this] { serve(); });
 }
 
 void CallQueue::run_front(std::unique_lock<std::mutex>& lock) {

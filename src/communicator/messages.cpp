@@ -1,8 +1,6 @@
 #include "communicator/messages.h"
 
 #include <algorithm>
-#include <csignal>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,27 +8,22 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "communicator/own_thread.h"
 #include "transport/shm/pause.h"
 
 namespace collective_ops {
 namespace {
 
-// As in transport/shm/waiter.cpp: some microseconds where every rank has a core, then turns of yielding,
-// then naps, between which the peers' lives and the deadlines are looked at.
+// Some microseconds where every rank has a core. Between the naps that follow (transport/shm/pause.h) the
+// peers' lives and the deadlines are looked at.
 constexpr int kPolls = 200;
-constexpr int kPollsOversubscribed = 2;
-constexpr int64_t kYieldNs = 200'000;
-constexpr int64_t kFirstNapNs = 1'000'000;
-constexpr int64_t kLongestNapNs = 50'000'000;
+using shm::kFirstNapNs;
+using shm::kLongestNapNs;
+using shm::kPollsOversubscribed;
+using shm::kYieldNs;
 constexpr int64_t kNotedNapNs = 16'000'000;  // reached once the naps before make up as much
 
 constexpr size_t kMostEagerBytes = 16 * 1024;
-
-Status after_fork() {
-  return {ErrorCode::kNotInitialized,
-          "this process is a fork of a rank: only the process that called init_hccl may communicate. Start "
-          "workers with spawn, or call init_hccl in the child with a rank of its own"};
-}
 
 Status after_leaving() {
   return {ErrorCode::kNotInitialized, "this rank has left the group, or is about to; call init_hccl again"};
@@ -331,16 +324,7 @@ void Messages::hand_over_jobs() {
 // False where the limits of the process allow no thread: transfers then go on while somebody waits.
 bool Messages::start_thread() {
   if (thread_.joinable()) return true;
-  // Signals belong to the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error&) {
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread_.joinable();
+  return start_own_thread(thread_, [this] { serve(); });
 }
 
 void Messages::serve() {

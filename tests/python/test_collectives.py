@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import collective_ops
 import numpy as np
 import oracle
 import pytest
@@ -28,6 +22,7 @@ from collective_ops import (
     scatter,
     world_size,
 )
+from example_ranks import run_example
 from rank_pool import RankPool
 
 SIZES = (0, 1, 7, 1000, 200_003)
@@ -261,21 +256,5 @@ def test_splits_that_disagree_are_named_on_every_rank(rank_pool: RankPool) -> No
 
 
 def test_the_example_of_tokens_and_experts() -> None:
-    program = Path(__file__).parents[2] / "examples" / "token_exchange.py"
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(collective_ops.__path__[0]).parent),
-        "COLLECTIVE_OPS_JOB_ID": f"token_exchange_{os.getpid()}",
-        "WORLD_SIZE": "3",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program],
-            env=environment | {"RANK": str(r)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(3)
-    ]
-    outputs = [process.communicate(timeout=60)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0, 0]
+    outputs = run_example("token_exchange.py", 3)
     assert outputs == ["630 tokens through 3 experts and back, 0 numbers wrong\n", "", ""]

@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from collective_ops import (
     jobs,
     status,
 )
+from example_ranks import run_example
 from rank_pool import RankPool, report
 from test_api import open_descriptors, resident_kib
 
@@ -391,23 +390,7 @@ def test_trace_names_groups(rank_pool: RankPool, tmp_path: Path) -> None:
 
 
 def test_the_example_of_tensor_and_data_parallel_groups() -> None:
-    program = Path(__file__).parents[2] / "examples" / "tensor_parallel_groups.py"
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(ops.__path__[0]).parent),
-        "COLLECTIVE_OPS_JOB_ID": f"tensor_parallel_{os.getpid()}",
-        "WORLD_SIZE": "4",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program],
-            env=environment | {"RANK": str(r)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(4)
-    ]
-    outputs = [process.communicate(timeout=60)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0] * 4
+    outputs = run_example("tensor_parallel_groups.py", 4)
     assert (
         outputs[0].startswith("4 ranks as 2 rows of 2, 20 steps: weights differ") and outputs[1:] == [""] * 3
     )

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import collective_ops
 import numpy as np
 import pytest
@@ -26,6 +21,7 @@ from collective_ops import (
     scatter,
     world_size,
 )
+from example_ranks import run_example
 from rank_pool import RankPool
 
 jax = pytest.importorskip("jax")
@@ -99,19 +95,5 @@ def test_refused(rank_pool: RankPool) -> None:
 
 
 def test_the_example() -> None:
-    program = Path(__file__).parents[2] / "examples" / "jax_allreduce.py"
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(collective_ops.__path__[0]).parent),
-        "COLLECTIVE_OPS_JOB_ID": f"jax_allreduce_{os.getpid()}",
-        "WORLD_SIZE": "2",
-        "JAX_PLATFORMS": "cpu",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program], env=environment | {"RANK": str(r)}, stdout=subprocess.PIPE
-        )
-        for r in range(2)
-    ]
-    outputs = [process.communicate(timeout=120)[0].decode() for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0]
+    outputs = run_example("jax_allreduce.py", 2, 120, JAX_PLATFORMS="cpu")
     assert outputs[0].startswith("slope 3.0") and outputs[1] == ""

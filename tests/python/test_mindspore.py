@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import collective_ops
 import numpy as np
 import pytest
 from collective_ops import (
@@ -25,6 +19,7 @@ from collective_ops import (
     scatter,
     world_size,
 )
+from example_ranks import run_example
 from rank_pool import RankPool
 
 ms = pytest.importorskip("mindspore")
@@ -84,18 +79,5 @@ def test_every_call(rank_pool: RankPool, ranks: int) -> None:
 
 
 def test_the_example() -> None:
-    program = Path(__file__).parents[2] / "examples" / "mindspore_allreduce.py"
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(collective_ops.__path__[0]).parent),
-        "COLLECTIVE_OPS_JOB_ID": f"mindspore_allreduce_{os.getpid()}",
-        "WORLD_SIZE": "2",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program], env=environment | {"RANK": str(r)}, stdout=subprocess.PIPE
-        )
-        for r in range(2)
-    ]
-    outputs = [process.communicate(timeout=120)[0].decode() for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0]
+    outputs = run_example("mindspore_allreduce.py", 2, 120)
     assert "slope 3.0" in outputs[0] and "slope" not in outputs[1]

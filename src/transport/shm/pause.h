@@ -1,5 +1,8 @@
-// One turn of a polling loop.
+// How ranks and threads wait politely, the same wherever they do: they poll, then yield, then nap. Ranks may
+// outnumber cores, so polling is short there.
 #pragma once
+
+#include <cstdint>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -7,6 +10,13 @@
 
 namespace collective_ops::shm {
 
+inline constexpr int kPollsOversubscribed = 2;  // more ranks than cores
+// A turn of yielding takes 0.3 us across cores. After this long the peer is busy, and sleeping is polite.
+inline constexpr int64_t kYieldNs = 200'000;
+inline constexpr int64_t kFirstNapNs = 1'000'000;
+inline constexpr int64_t kLongestNapNs = 50'000'000;
+
+// One turn of a polling loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)
   _mm_pause();

@@ -9,28 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "transport/shm/pause.h"
 
 namespace collective_ops::shm {
 namespace {
 
 // About 10 us of polling where every rank has a core of its own; a wake-up from a futex costs more.
 constexpr int kPolls = 400;
-constexpr int kPollsOversubscribed = 2;
-// Then yield: 0.3 us a turn across cores. After this long the peer is busy, and sleeping is polite.
-constexpr int64_t kYieldNs = 200'000;
-constexpr int64_t kFirstSleepNs = 1'000'000;
-constexpr int64_t kLongestSleepNs = 50'000'000;
-
-void cpu_relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The half of a 64-bit word that changes with every raise; futexes are 32 bits wide.
 const uint32_t* low_half(const std::atomic<uint64_t>& word) {
@@ -105,7 +90,7 @@ bool Waiter::sleep_until(const Awaited& awaited) {
   RankState& peer = memory_.state(awaited.peer);
   RankState& mine = memory_.state(rank_);
   mine.waits_for.store(awaited.peer, std::memory_order_relaxed);
-  int64_t nap = kFirstSleepNs;
+  int64_t nap = kFirstNapNs;
   bool reached = false;
   for (;;) {
     const uint64_t first = awaited.word->load(std::memory_order_acquire);
@@ -124,7 +109,7 @@ bool Waiter::sleep_until(const Awaited& awaited) {
       futex_sleep(*awaited.word, seen, std::min(nap, left));
     }
     peer.sleepers.fetch_sub(1, std::memory_order_relaxed);
-    nap = std::min(nap * 2, kLongestSleepNs);
+    nap = std::min(nap * 2, kLongestNapNs);
   }
   mine.waits_for.store(-1, std::memory_order_relaxed);
   return reached;
