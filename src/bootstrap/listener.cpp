@@ -1,11 +1,6 @@
 #include "bootstrap/listener.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -23,32 +18,6 @@ namespace {
 constexpr int kBacklog = 4096;             // the kernel lowers it to net.core.somaxconn
 constexpr int64_t kGraceNs = 500'000'000;  // a killed process still holds its name until it has ended
 constexpr auto kPoll = std::chrono::milliseconds(10);
-
-// Descriptor + 1 of each listener; 0 is a free place.
-std::array<std::atomic<int>, 256> listeners{};
-
-// Only calls that are allowed between fork and exec. The number stays taken, by a socket without a
-// name, since the child's copy of the owner will close it.
-void close_in_child() {
-  for (auto& place : listeners) {
-    const int fd = place.load() - 1;
-    if (fd < 0) continue;
-    const int empty = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (empty < 0) {
-      ::close(fd);
-      continue;
-    }
-    ::dup3(empty, fd, O_CLOEXEC);
-    ::close(empty);
-  }
-}
-
-void replace(int from, int to) {
-  for (auto& place : listeners) {
-    int expected = from;
-    if (place.compare_exchange_strong(expected, to)) return;
-  }
-}
 
 struct Holder {
   pid_t pid = 0;  // 0: not known
@@ -88,39 +57,17 @@ bool is_ending(pid_t pid) {
 
 }  // namespace
 
-Listener::Listener(Descriptor fd) : fd_(std::move(fd)) {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, close_in_child);
-  (void)registered;
-  if (fd_.valid()) replace(0, fd_.get() + 1);
-}
-
-Listener& Listener::operator=(Listener&& other) noexcept {
-  if (this != &other) {
-    forget();
-    fd_ = std::move(other.fd_);
-  }
-  return *this;
-}
-
-Listener::~Listener() { forget(); }
-
-void Listener::forget() {
-  if (!fd_.valid()) return;
-  replace(fd_.get() + 1, 0);
-  fd_.reset();
-}
-
-Result<Listener> claim_rank(const std::string& job, int rank, int64_t deadline_ns) {
+Result<PrivateDescriptor> claim_rank(const std::string& job, int rank, int64_t deadline_ns) {
   const std::string name = socket_name(job, rank);
   const auto address = wire::abstract_address(name);
   const int64_t begin = monotonic_ns();
   for (;;) {
-    Listener listener(wire::new_socket());
-    if (listener.fd() >= 0 && ::bind(listener.fd(), address.get(), address.length) == 0 &&
-        ::listen(listener.fd(), kBacklog) == 0) {
+    PrivateDescriptor listener(wire::new_socket());
+    if (listener.get() >= 0 && ::bind(listener.get(), address.get(), address.length) == 0 &&
+        ::listen(listener.get(), kBacklog) == 0) {
       return listener;
     }
-    if (listener.fd() < 0 || errno != EADDRINUSE) {
+    if (listener.get() < 0 || errno != EADDRINUSE) {
       return Status(ErrorCode::kSystem,
                     fmt::format("joining as rank {}: no unix socket: {}; check ulimit -n and the "
                                 "container's system call filter",

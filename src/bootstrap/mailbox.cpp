@@ -56,7 +56,7 @@ struct Mailbox::Impl {
     });
     for (;;) {
       Connection connection{
-          Descriptor(::accept4(config.listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+          Descriptor(::accept4(config.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
           {},
           monotonic_ns() + kSilenceNs};
       if (!connection.fd.valid()) {
@@ -100,7 +100,7 @@ struct Mailbox::Impl {
   }
 
   void wait(int64_t until_ns) {
-    std::vector<pollfd> polled = {{config.listener.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled = {{config.listener.get(), POLLIN, 0}};
     {
       const std::lock_guard lock(mutex);
       for (const auto& connection : connections) polled.push_back({connection.fd.get(), POLLIN, 0});

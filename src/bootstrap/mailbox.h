@@ -15,8 +15,8 @@
 
 #include <collective_ops/status.h>
 
-#include "bootstrap/listener.h"
 #include "memory/descriptor.h"
+#include "memory/private_descriptor.h"
 
 namespace collective_ops {
 
@@ -35,7 +35,7 @@ class Mailbox {
     int rank = 0;
     std::vector<pid_t> members;  // by rank
     uint64_t secret[2] = {0, 0};
-    Listener listener;  // of this rank
+    PrivateDescriptor listener;  // of this rank
   };
   explicit Mailbox(Config config);
   ~Mailbox();

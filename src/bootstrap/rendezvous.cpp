@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "bootstrap/job.h"
+#include "bootstrap/listener.h"
 #include "bootstrap/rendezvous_internal.h"
 
 namespace collective_ops {

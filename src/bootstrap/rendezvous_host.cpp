@@ -22,7 +22,7 @@ constexpr size_t kMaxStrangers = 64;
 
 class Host {
  public:
-  Host(const Context& context, const Listener& listener) : context_(context), listener_(listener) {
+  Host(const Context& context, const PrivateDescriptor& listener) : context_(context), listener_(listener) {
     hellos_[0] = context.hello();
   }
 
@@ -101,7 +101,7 @@ class Host {
 
   // Waits for something to happen, and deals with it. A failure here is everyone's.
   Status step(int64_t deadline_ns) {
-    std::vector<pollfd> polled = {{listener_.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
     int64_t until = std::min(deadline_ns, monotonic_ns() + kSliceNs);
     for (const auto& connection : connections_) {
       polled.push_back({connection.fd.get(), POLLIN, 0});
@@ -123,7 +123,7 @@ class Host {
 
   void accept_all() {
     for (;;) {
-      Descriptor fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.valid()) return;
       const auto who = wire::credentials(fd.get());
       if (!who || who->uid != ::getuid()) continue;  // another user's: not heard
@@ -273,7 +273,7 @@ class Host {
   }
 
   const Context& context_;
-  const Listener& listener_;
+  const PrivateDescriptor& listener_;
   std::vector<Connection> connections_;
   std::map<int, wire::Hello> hellos_;  // by rank, our own too
   std::vector<wire::RosterEntry> duplicates_;
@@ -283,7 +283,7 @@ class Host {
 
 }  // namespace
 
-Result<Gathered> join_as_host(const Context& context, const Listener& listener) {
+Result<Gathered> join_as_host(const Context& context, const PrivateDescriptor& listener) {
   return Host(context, listener).run();
 }
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/listener.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/wire.h"
+#include "memory/private_descriptor.h"
 
 namespace collective_ops::rendezvous {
 
@@ -34,7 +34,7 @@ struct Gathered {
   uint64_t secret[2] = {0, 0};
 };
 
-Result<Gathered> join_as_host(const Context& context, const Listener& listener);  // rank 0
+Result<Gathered> join_as_host(const Context& context, const PrivateDescriptor& listener);  // rank 0
 Result<Gathered> join_as_guest(const Context& context);                           // all others
 
 // Opens the processes of a roster. kRendezvous where one has died already.

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/job.h"
+#include "bootstrap/listener.h"
 #include "bootstrap/wire.h"
 #include "ranks.h"
 
