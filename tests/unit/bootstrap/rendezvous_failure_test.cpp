@@ -215,8 +215,8 @@ TEST(RendezvousFailure, RankZeroDyingIsNamedAtOnce) {
     std::vector<Descriptor> guests;
     listening.open();
     for (int i = 0; i < 2; ++i) {
-      wire::wait_readable(listener->fd(), kNoDeadline);
-      guests.emplace_back(::accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      wire::wait_readable(listener->get(), kNoDeadline);
+      guests.emplace_back(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       wire::wait_readable(guests.back().get(), kNoDeadline);
       wire::send(guests.back().get(), wire::Kind::kWelcome);
     }
