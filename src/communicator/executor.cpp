@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace collective_ops {
 namespace {
@@ -25,8 +26,9 @@ struct Executor::Frame {
   uint64_t chunks = 0;
 };
 
-Executor::Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host)
-    : shared_(memory), rank_(rank), waiter_(waiter), host_(host) {
+Executor::Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host,
+                   MessagePort& port)
+    : shared_(memory), rank_(rank), waiter_(waiter), host_(host), port_(port) {
   destinations_.reserve(static_cast<size_t>(memory.world_size()));
   sources_.reserve(static_cast<size_t>(memory.world_size()));
 }
@@ -64,11 +66,11 @@ bool Executor::run(const Program& program, const CallMemory& memory, const CallK
         frame.iteration = 0;
       }
     } else if (!execute(instruction, frame)) {
-      sends_.clear();
+      if (std::exchange(sends_, false)) port_.drop();
       return false;
     }
   }
-  return flush_sends();
+  return !std::exchange(sends_, false) || port_.flush();
 }
 
 bool Executor::execute(const Instruction& instruction, Frame& frame) {
@@ -98,21 +100,26 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
   const Piece piece = piece_of(first, frame, frame.iteration - instruction.lag);
   switch (instruction.kind) {
     case Kind::kCopy:
-      keep_sends_of(piece);
+      if (sends_) port_.keep(piece.data, piece.bytes);
       return copy(instruction, frame);
     case Kind::kReduce:
-      keep_sends_of(piece);
+      if (sends_) port_.keep(piece.data, piece.bytes);
       return reduce(instruction, frame);
     case Kind::kSend:
-      if (piece.bytes > 0) sends_.push_back({instruction.peer, piece.data, piece.bytes, {}});
-      push_sends();
-      return true;
     case Kind::kReceive:
-      keep_sends_of(piece);
-      return receive(piece, instruction.peer);
+      return piece.bytes == 0 || message(instruction, piece);
     default:
       return true;
   }
+}
+
+bool Executor::message(const Instruction& instruction, Piece piece) {
+  if (instruction.kind == Instruction::Kind::kSend) {
+    sends_ = true;
+    return port_.send(instruction.peer, piece.data, piece.bytes);
+  }
+  if (sends_) port_.keep(piece.data, piece.bytes);
+  return port_.receive(instruction.peer, piece.data, piece.bytes);
 }
 
 bool Executor::copy(const Instruction& instruction, Frame& frame) {
@@ -172,67 +179,6 @@ bool Executor::reduce_remote(const Instruction& instruction, Frame& frame, size_
                          .count = piece / frame.kernel.element_size,
                          .divisor = frame.kernel.divisor,
                          .factors = frame.kernel.factors});
-  }
-  return true;
-}
-
-shm::Channel Executor::channel(int from, int to) const {
-  return {shared_.channel(from, to), shm::GroupMemory::channel_bytes(shared_.world_size())};
-}
-
-// Moves what fits of every pending message; true if anything moved.
-bool Executor::push_sends() {
-  bool moved = false;
-  for (size_t i = 0; i < sends_.size(); ++i) {
-    PendingSend& send = sends_[i];
-    const bool behind = std::any_of(sends_.begin(), sends_.begin() + static_cast<ptrdiff_t>(i),
-                                    [&](const PendingSend& other) { return other.peer == send.peer; });
-    if (behind) continue;  // messages to one peer keep their order
-    const size_t taken = channel(rank_, send.peer).write_some(send.data, send.bytes);
-    send.data += taken;
-    send.bytes -= taken;
-    moved |= taken > 0;
-  }
-  std::erase_if(sends_, [](const PendingSend& send) { return send.bytes == 0; });
-  return moved;
-}
-
-bool Executor::flush_sends() {
-  waiter_.begin_pauses();
-  while (!sends_.empty()) {
-    const int peer = sends_.front().peer;
-    if (push_sends()) {
-      waiter_.begin_pauses();
-    } else if (!waiter_.pause_once(peer)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Before memory is overwritten, what messages still have to read of it is set aside: a message never
-// waits for its receiver.
-void Executor::keep_sends_of(Piece piece) {
-  for (PendingSend& send : sends_) {
-    if (send.data >= piece.data + piece.bytes || piece.data >= send.data + send.bytes) continue;
-    send.kept.assign(send.data, send.data + send.bytes);
-    send.data = send.kept.data();
-  }
-}
-
-bool Executor::receive(Piece piece, int peer) {
-  waiter_.begin_pauses();
-  shm::Channel incoming = channel(peer, rank_);
-  while (piece.bytes > 0) {
-    const bool pushed = push_sends();
-    const size_t given = incoming.read_some(piece.data, piece.bytes);
-    piece.data += given;
-    piece.bytes -= given;
-    if (given > 0 || pushed) {
-      waiter_.begin_pauses();
-    } else if (!waiter_.pause_once(peer)) {
-      return false;
-    }
   }
   return true;
 }

@@ -1,4 +1,5 @@
-// Runs a program: copies, reductions, flags and messages, in the order they stand.
+// Runs a program: copies, reductions, flags and messages, in the order they stand. Flags are words in memory
+// that the ranks share; messages go where the port takes them.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +8,9 @@
 
 #include <collective_ops/types.h>
 
+#include "communicator/message_port.h"
 #include "kernels/reduce.h"
 #include "plan/program.h"
-#include "transport/shm/channel.h"
 #include "transport/shm/group_memory.h"
 #include "transport/shm/waiter.h"
 
@@ -47,7 +48,7 @@ struct CallKernel {
 
 class Executor {
  public:
-  Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host);
+  Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host, MessagePort& port);
 
   // False on failure; the waiter's status says why.
   bool run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence);
@@ -59,31 +60,22 @@ class Executor {
     size_t bytes;
     bool remote = false;
   };
-  struct PendingSend {
-    int peer;
-    const std::byte* data;
-    size_t bytes;
-    std::vector<std::byte> kept;  // a copy, where the source had to be overwritten
-  };
 
   bool execute(const Instruction& instruction, Frame& frame);
   bool copy(const Instruction& instruction, Frame& frame);
   bool reduce(const Instruction& instruction, Frame& frame);
   bool reduce_remote(const Instruction& instruction, Frame& frame, size_t bytes);
-  bool receive(Piece piece, int peer);
-  bool flush_sends();
-  void keep_sends_of(Piece piece);
-  bool push_sends();
-  shm::Channel channel(int from, int to) const;
+  bool message(const Instruction& instruction, Piece piece);
   static Piece piece_of(const Operand& operand, const Frame& frame, uint64_t chunk);
 
   shm::GroupMemory shared_;
   int rank_;
   shm::Waiter& waiter_;
   CallHost& host_;
+  MessagePort& port_;
+  bool sends_ = false;  // whether the program that runs has sent messages
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;
-  std::vector<PendingSend> sends_;
   std::vector<std::byte> landing_;  // pieces of peers' private memory on their way into a reduction
 };
 

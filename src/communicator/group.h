@@ -14,6 +14,7 @@
 #include <collective_ops/communicator.h>
 
 #include "communicator/call_trace.h"
+#include "communicator/channel_port.h"
 #include "communicator/executor.h"
 #include "communicator/host.h"
 #include "communicator/members.h"
@@ -107,6 +108,7 @@ class Group final : private CallHost, private shm::WaitObserver, private Message
   std::unique_ptr<Peers> peers_;
   GroupSettings settings_;
   shm::Waiter waiter_;
+  ChannelPort port_;
   Executor executor_;
   std::function<Status()> interrupt_check_;
   ProgramCache cache_;
