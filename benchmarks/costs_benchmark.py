@@ -23,6 +23,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -82,16 +83,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def begin() -> float:
+    """When ranks that are told now can begin together, so that telling them is not what is measured."""
+    return time.monotonic() + 0.05
+
+
 def measure_setup(group: RankGroup, rounds: int) -> dict[str, float]:
     """Medians of seconds to connect and to the end of the first barrier, of each."""
     connect: dict[str, list[float]] = {who: [] for who in WAYS}
     first: dict[str, list[float]] = {who: [] for who in WAYS}
     for number in range(rounds):
         for who in WAYS:
-            where = free_port() if who == "gloo-tcp" else number
-            connect[who].append(group.order(f"connect {who} {where}"))
-            first[who].append(connect[who][-1] + group.order(f"barrier {who}"))
-            group.order(f"close {who}")
+            for order, times in (("connect", connect), ("join", first)):
+                where = free_port() if who == "gloo-tcp" else f"{order}{number}"
+                times[who].append(group.order(f"at {begin()} {order} {who} {where}"))
+                group.order(f"close {who}")
     result: dict[str, float] = {}
     for who in WAYS:
         result[f"{who} connect"] = statistics.median(connect[who])

@@ -46,7 +46,7 @@ function(co_shared_library)
     target_link_libraries(collective_ops PUBLIC ${links})
   endforeach()
   set(exports ${CMAKE_SOURCE_DIR}/cmake/collective_ops.map)
-  target_link_options(collective_ops PRIVATE -Wl,--version-script=${exports} -Wl,-Bsymbolic-functions)
+  target_link_options(collective_ops PRIVATE -Wl,--version-script=${exports} -Wl,-Bsymbolic-functions -Wl,-z,now)
   set_target_properties(collective_ops PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${exports}
                         INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
   if(DEFINED SKBUILD)

@@ -4,11 +4,14 @@
 
 Orders, WHO being `ours`, `gloo` (ranks find each other by a file) or `gloo-tcp` (by a TCP store):
     connect WHO NUMBER    a group of its own per number, of gloo-tcp a free port; answer: seconds
+    join WHO NUMBER       the same, and a barrier
     barrier WHO           answer: seconds
     wait WHO SECONDS      rank 0 comes to a barrier that much later; answer: processor time of the wait but
                           for its first millisecond, over its length
     idle SECONDS          between calls; answer: processor time over its length
     close WHO
+    at SECONDS ORDER      of connect and join: once the monotonic clock shows that, by which all ranks are
+                          awake and have read the order; answer: the time since then
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from collections.abc import Callable
 FIRST = 0.001
 
 
-def timed(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def timed(call: Callable[[], object], begin: float | None = None) -> float:
+    if begin is None:
+        begin = time.monotonic()
+    elif (left := begin - time.monotonic()) > 0:
+        time.sleep(left)
     call()
-    return time.perf_counter() - begin
+    return time.monotonic() - begin
 
 
 def busy_share(call: Callable[[], object], free: float) -> float:
@@ -63,9 +69,14 @@ def main() -> None:
         (ops.barrier if who == "ours" else dist.barrier)()
 
     def obey(words: list[str]) -> float:
+        begin = None
+        if words[0] == "at":
+            begin, words = float(words[1]), words[2:]
         order, rest = words[0], words[1:]
         if order == "connect":
-            return timed(lambda: connect(*rest))
+            return timed(lambda: connect(*rest), begin)
+        if order == "join":
+            return timed(lambda: (connect(*rest), late_barrier(rest[0], 0)), begin)
         if order == "barrier":
             return timed(lambda: late_barrier(rest[0], 0))
         if order == "wait":

@@ -123,7 +123,8 @@ Prepared prepared(Call call, Operands operands) {
 
 class Group {
  public:
-  Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout) {
+  Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout,
+        py::handle while_waiting) {
     const ConnectOptions options{rank,
                                  world_size,
                                  std::move(job_id),
@@ -131,6 +132,7 @@ class Group {
                                  milliseconds_from(timeout),
                                  look_for_signals};
     auto connected = [&] {
+      const WhileWaiting calls(while_waiting);
       const Wait released;
       return Communicator::connect(options);
     }();
@@ -359,8 +361,9 @@ void bind_communicator(py::module_& module) {
 
   // Timeouts are in seconds; None: the default.
   py::class_<Group>(module, "Communicator")
-      .def(py::init<int, int, std::string, py::handle, py::handle>(), py::arg("rank"), py::arg("world_size"),
-           py::arg("job_id") = "", py::arg("connect_timeout") = py::none(), py::arg("timeout") = py::none())
+      .def(py::init<int, int, std::string, py::handle, py::handle, py::handle>(), py::arg("rank"),
+           py::arg("world_size"), py::arg("job_id") = "", py::arg("connect_timeout") = py::none(),
+           py::arg("timeout") = py::none(), py::arg("while_waiting") = py::none())
       .def("all_reduce", &Group::all_reduce)
       .def("broadcast", &Group::broadcast)
       .def("all_gather", &Group::all_gather)

@@ -142,7 +142,8 @@ void bind_inspection(py::module_& module) {
   module.def("last_calls", &last_calls, py::arg("path"), py::arg("count"),
              "The header and the last `count` calls of one rank's trace file.");
   module.def("environment_variables", &variables, "(name, default, meaning) of each variable that is read.");
-  module.def("usable_cores", &shm::usable_cores, "Cores that affinity and the control group's quota leave.");
+  module.def("usable_cores", [] { return shm::usable_cores(0); },
+             "Cores that affinity and the control group's quota leave.");
   module.def("memory_limits", &limits, "Every memory limit that binds this process.");
 }
 

@@ -15,6 +15,7 @@ constexpr auto kSignalPeriod = std::chrono::milliseconds(50);
 // True while this thread is inside Wait, so that the group's own thread never asks for the GIL.
 thread_local bool waits_for_python = false;
 thread_local std::chrono::steady_clock::time_point next_look;
+thread_local py::handle while_waiting;  // of WhileWaiting
 
 // A thread that asks for the GIL while the interpreter ends would be ended by unwinding, through frames that
 // allow none: the process would abort. Such a thread (a daemon thread in a call) stays here instead.
@@ -53,8 +54,19 @@ Status look_for_signals() {
   next_look = now + kSignalPeriod;
   stay_if_python_ends();
   const py::gil_scoped_acquire acquire;
+  if (while_waiting && !while_waiting.is_none()) {
+    try {
+      while_waiting();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("collective_ops: while waiting");
+    }
+  }
   if (PyErr_CheckSignals() == 0) return {};
   return {ErrorCode::kInterrupted, "a signal's handler ended the wait"};  // its exception is what Python sees
 }
+
+WhileWaiting::WhileWaiting(py::handle function) { while_waiting = function; }
+
+WhileWaiting::~WhileWaiting() { while_waiting = py::handle(); }
 
 }  // namespace collective_ops::python

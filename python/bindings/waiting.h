@@ -22,4 +22,14 @@ class Wait {
 // What a communicator asks while it waits: whether a signal's handler has raised.
 Status look_for_signals();
 
+// While it lives, long waits of this thread call `function`, some twenty times a second, with the GIL. What that
+// raises is printed, and ends no wait. `function` may be None.
+class WhileWaiting {
+ public:
+  explicit WhileWaiting(pybind11::handle function);
+  ~WhileWaiting();
+  WhileWaiting(const WhileWaiting&) = delete;
+  WhileWaiting& operator=(const WhileWaiting&) = delete;
+};
+
 }  // namespace collective_ops::python

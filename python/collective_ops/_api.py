@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
 from ._libraries import leave_devices, runner_of
-from ._waiting import waiting_line
+from ._waiting import WaitingLine
 from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def init_hccl(
             f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
             "before it joins as another"
         )
-    with waiting_line(rank, world_size, job_id):
-        _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout)
+    line = WaitingLine(rank, world_size, job_id)
+    _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout, line)
     _arguments, _device_id, _forked = arguments, device_id, False
 
 

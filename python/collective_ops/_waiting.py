@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 
 PATIENCE_S = 10.0
 _SOCKETS = "/proc/net/unix"
 
 
-@contextmanager
-def waiting_line(rank: int, world_size: int, job_id: str | None) -> Iterator[None]:
-    """Says, once, who is missing where its block takes longer than PATIENCE_S."""
-    timer = threading.Timer(PATIENCE_S, _say, (rank, world_size, job_id))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+class WaitingLine:
+    """Called now and then while this rank waits to join: says, once, who is missing after PATIENCE_S."""
+
+    def __init__(self, rank: int, world_size: int, job_id: str | None) -> None:
+        self._identity = rank, world_size, job_id
+        self._until = time.monotonic() + PATIENCE_S
+
+    def __call__(self) -> None:
+        if time.monotonic() >= self._until:
+            self._until = math.inf
+            _say(*self._identity)
 
 
 def missing_ranks(world_size: int) -> list[int]:

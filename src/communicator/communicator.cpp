@@ -13,10 +13,10 @@
 
 namespace collective_ops {
 
-Result<GroupSettings> settings_of(const ConnectOptions& options) {
+Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host) {
   GroupSettings settings;
   settings.rank = options.rank;
-  settings.cores = shm::usable_cores();
+  settings.cores = shm::usable_cores(ranks_of_host);
   if (options.exec_timeout) {
     settings.exec_timeout = *options.exec_timeout;
   } else {
@@ -56,9 +56,8 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
 Communicator::Communicator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions& options) {
-  auto settings = settings_of(options);
+  auto settings = settings_of(options, options.world_size);
   if (!settings.ok()) return settings.status();
-  settings->probe_reading = true;
   auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
                    {.interrupted = options.interrupted});
   if (!host.ok()) return host.status();
@@ -87,7 +86,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_thre
     return Status(ErrorCode::kInvalidArgument, fmt::format("a group of {} threads: from 1 to {} are possible",
                                                            world_size, shm::kMaxRanks));
   }
-  auto settings = settings_of(options);
+  auto settings = settings_of(options, world_size);
   if (!settings.ok()) return settings.status();
   auto bytes = thread_memory(shm::GroupMemory::bytes_needed(world_size));
   if (!bytes.ok()) return bytes.status();

@@ -18,7 +18,7 @@ struct Communicator::Parts {
   std::shared_ptr<CallQueue> queue;
 };
 
-// Deadline and forced paths, from the options and the environment.
-Result<GroupSettings> settings_of(const ConnectOptions& options);
+// Deadline, forced paths and usable cores, from the options and the environment.
+Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host);
 
 }  // namespace collective_ops

@@ -13,8 +13,6 @@ namespace collective_ops {
 
 namespace {
 
-// Peers publish what to read as soon as they have joined.
-constexpr int64_t kProbeNs = 1'000'000'000;
 constexpr int64_t kDeathNs = 100'000'000;
 // So long a wait is worth a word to other groups.
 constexpr int64_t kNoteNs = 20'000'000;
@@ -41,6 +39,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       port_(memory, settings.rank, waiter_),
       executor_(memory, settings.rank, waiter_, *this, port_),
       cache_(settings.rank, memory.world_size(), settings.forced),
+      read_probe_(memory, settings.rank),
       addresses_(static_cast<size_t>(memory.world_size())),
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
            std::hash<std::string>()(settings.forced.text())} {
@@ -51,11 +50,10 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       eager_slots_[slot].push_back(memory_.eager(rank, slot));
     }
   }
-  probe_reading();
   messages_ = std::make_shared<Messages>(
       memory_, settings_.host->peers_of(members()),
       MessageSettings{rank_, members(), settings_.oversubscribed(),
-                      settings_.forced.path == PathChoice::kStaged, settings_.exec_timeout},
+                      settings_.forced.path == PathChoice::kStaged, settings_.exec_timeout, &read_probe_},
       static_cast<MessageHost&>(*this));
 }
 
@@ -149,6 +147,7 @@ bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const
     prepared = bound;
   }
   used = pick_path(*prepared, call.root);
+  if (!waiter_.status().ok()) return false;
   if (used == nullptr) {
     return fail(
         {ErrorCode::kInvalidArgument,
@@ -261,11 +260,17 @@ bool Group::all_reachable(const PreparedCall& prepared, const Program& program, 
   return true;
 }
 
-bool Group::all_readable() const {
+// The same answer on all ranks. Not ok where waiter_ has failed.
+bool Group::all_readable() {
+  bool all = read_probe_.reads_all(*peers_);
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (memory_.state(peer).reads_peers.load(std::memory_order_relaxed) != shm::kReads) return false;
+    waiter_.begin_pauses();
+    while (read_probe_.verdict_of(peer) == shm::kReadsUnknown) {
+      if (!waiter_.pause_once(peer)) return false;
+    }
+    all = all && read_probe_.verdict_of(peer) == shm::kReads;
   }
-  return true;
+  return all;
 }
 
 bool Group::reach_peers(const PreparedCall& prepared, const Program& program, int root) {
@@ -306,35 +311,6 @@ bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t byt
     sched_yield();
   } while (monotonic_ns() < stop);
   return fail(std::move(status));
-}
-
-// Whether ranks may read each other's memory is found by trying, once, in both directions, by all ranks of
-// the world.
-void Group::probe_reading() {
-  static const uint64_t probe = shm::kProbe;
-  shm::RankState& mine = memory_.state(rank_);
-  mine.probe.store(reinterpret_cast<uint64_t>(&probe), std::memory_order_release);
-  if (!members().is_world()) {
-    mine.reads_peers.store(settings_.host->reads_peers() ? shm::kReads : shm::kReadsNot,
-                           std::memory_order_release);
-    return;
-  }
-  bool reads = settings_.probe_reading && world_size() > 1;
-  const int64_t stop = monotonic_ns() + kProbeNs;
-  for (int peer = 0; peer < world_size() && reads; ++peer) {
-    if (peer == rank_) continue;
-    uint64_t address = 0;
-    while ((address = memory_.state(peer).probe.load(std::memory_order_acquire)) == 0 &&
-           monotonic_ns() < stop) {
-      sched_yield();
-    }
-    uint64_t seen = 0;
-    reads = address != 0 &&
-            peers_->can_read(peer, reinterpret_cast<const std::byte*>(address),
-                             reinterpret_cast<std::byte*>(&seen), sizeof(seen)) &&
-            seen == shm::kProbe;
-  }
-  mine.reads_peers.store(reads ? shm::kReads : shm::kReadsNot, std::memory_order_release);
 }
 
 // The line and eager slot of call s were last used by call s - kEagerDepth; a rank that has announced a

@@ -21,6 +21,7 @@
 #include "communicator/messages.h"
 #include "communicator/peers.h"
 #include "communicator/program_cache.h"
+#include "communicator/read_probe.h"
 #include "transport/shm/group_memory.h"
 #include "transport/shm/waiter.h"
 
@@ -31,7 +32,6 @@ struct GroupSettings {
   int cores = 1;                              // that the ranks of this host share
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
-  bool probe_reading = false;  // try process_vm_readv; all ranks construct their group at the same time then
   Members members;
   std::shared_ptr<Host> host;
 
@@ -92,8 +92,7 @@ class Group final : private CallHost, private shm::WaitObserver, private Message
   const PreparedCall* bind_counts(const Call& call);
   void gather_factors();
   const PreparedProgram* pick_path(const PreparedCall& prepared, int root);
-  bool all_readable() const;
-  void probe_reading();
+  bool all_readable();
   bool all_reachable(const PreparedCall& prepared, const Program& program, int root) const;
   bool reach_peers(const PreparedCall& prepared, const Program& program, int root);
   bool reach(int peer, bool input, size_t bytes);
@@ -112,6 +111,7 @@ class Group final : private CallHost, private shm::WaitObserver, private Message
   Executor executor_;
   std::function<Status()> interrupt_check_;
   ProgramCache cache_;
+  ReadProbe read_probe_;
   CallTrace trace_;
   Counters counters_;
   std::shared_ptr<Messages> messages_;

@@ -64,11 +64,6 @@ class Host : public std::enable_shared_from_this<Host> {
   // How often this rank has made a group of that name and list in that parent before; counts.
   uint32_t next_number(const Members& members);
 
-  // Whether the kernel lets all ranks of the world read each other's memory, as they found at the start.
-  bool reads_peers() const {
-    return world_.state(world_rank_).reads_peers.load(std::memory_order_relaxed) == shm::kReads;
-  }
-
   // What this rank waits for in a group other than the world, for errors of others; "" ends it.
   void note(const void* group, const std::string& text);
   // What a rank of the world does outside of `asking`: "; meanwhile it waits in call #3 ...", or "".

@@ -152,9 +152,8 @@ void Messages::receive_large(Item& item, const Arrival& arrival) {
     rings_.slot(arrival.source, arrival.slot).store(SlotState::kWithdrawn, std::memory_order_release);
     return;
   }
-  const bool reads = memory_.state(rank_).reads_peers.load(std::memory_order_acquire) == shm::kReads;
-  const bool reachable =
-      arrival.shared.segment != 0 || (arrival.address != 0 && (reads || arrival.source == rank_));
+  const bool reachable = arrival.shared.segment != 0 ||
+                         (arrival.address != 0 && settings_.read_probe->reads(arrival.source, *peers_));
   SlotState announced = SlotState::kAnnounced;
   if (!rings_.slot(arrival.source, arrival.slot)
            .compare_exchange_strong(announced, reachable ? SlotState::kClaimed : SlotState::kWanted,

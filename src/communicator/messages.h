@@ -24,6 +24,7 @@
 
 #include "communicator/members.h"
 #include "communicator/peers.h"
+#include "communicator/read_probe.h"
 #include "trace/record.h"
 #include "transport/shm/group_memory.h"
 #include "transport/shm/message_ring.h"
@@ -36,6 +37,7 @@ struct MessageSettings {
   bool oversubscribed = false;                // more ranks than cores
   bool staged = false;                        // copy through the rings alone
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
+  ReadProbe* read_probe = nullptr;            // the group's
 };
 
 // A transfer that has ended, for the trace. Ranks are of the world.

@@ -31,7 +31,7 @@ class Peers {
   virtual Result<std::byte*> reach(int rank, const shm::MemoryRef& reference, size_t bytes,
                                    int64_t deadline_ns, const std::function<Status()>& interrupted) = 0;
 
-  // Copies from an address in the peer's process; only where can_read() was agreed on.
+  // Copies from an address in the peer's process; only where can_read() was true.
   virtual Status read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;
   // Tries whether the kernel lets this process read `bytes` at an address of the peer.
   virtual bool can_read(int rank, const std::byte* from, std::byte* to, size_t bytes) = 0;

@@ -32,7 +32,7 @@ class ThreadPeers final : public Peers {
     std::memcpy(to, from, bytes);
     return {};
   }
-  bool can_read(int, const std::byte*, std::byte*, size_t) override { return false; }  // never needed
+  bool can_read(int, const std::byte*, std::byte*, size_t) override { return false; }
 
  private:
   std::vector<int> ranks_;

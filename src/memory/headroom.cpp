@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -104,9 +105,11 @@ std::optional<Mount> find_mount(std::string_view mountinfo, const CgroupVersion&
 // The real one is read once: that file is long, and mounts of cgroups stay. A process may change cgroups.
 std::optional<Mount> mount_of(const std::string& root, const CgroupVersion& version) {
   if (!root.empty()) return find_mount(read_text(root + "/proc/self/mountinfo"), version);
-  static const auto v1 = find_mount(read_text("/proc/self/mountinfo"), kV1);
-  static const auto v2 = find_mount(read_text("/proc/self/mountinfo"), kV2);
-  return &version == &kV1 ? v1 : v2;
+  static const auto both = [] {
+    const std::string text = read_text("/proc/self/mountinfo");
+    return std::pair(find_mount(text, kV1), find_mount(text, kV2));
+  }();
+  return &version == &kV1 ? both.first : both.second;
 }
 
 // The folder of this process in a hierarchy, from lines "id:controllers:/path".
@@ -137,9 +140,10 @@ std::optional<MemoryLimit> read_cgroup(const std::string& folder, std::string_vi
 }
 
 // In a container the path may be the host's, of which the mount shows the lower part only.
-void add_cgroups(const std::string& root, const CgroupVersion& version, std::vector<MemoryLimit>& limits) {
+void add_cgroups(const std::string& root, std::string_view cgroups, const CgroupVersion& version,
+                 std::vector<MemoryLimit>& limits) {
   const auto mount = mount_of(root, version);
-  const auto path = find_path(read_text(root + "/proc/self/cgroup"), version);
+  const auto path = find_path(cgroups, version);
   if (!mount || !path) return;
   std::string relative = *path + "/";
   if (mount->root != "/" && relative.starts_with(mount->root + "/")) relative.erase(0, mount->root.size());
@@ -185,8 +189,9 @@ Status refusal(size_t bytes, std::string_view what, const std::string& reason) {
 
 std::vector<MemoryLimit> memory_limits(const std::string& root) {
   std::vector<MemoryLimit> limits;
-  add_cgroups(root, kV1, limits);
-  add_cgroups(root, kV2, limits);
+  const std::string cgroups = read_text(root + "/proc/self/cgroup");
+  add_cgroups(root, cgroups, kV1, limits);
+  add_cgroups(root, cgroups, kV2, limits);
   add_machine(root, limits);
   add_address_space(root, limits);
   return limits;

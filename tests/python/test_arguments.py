@@ -121,8 +121,8 @@ def test_waiting_at_the_start_is_said_once(rank_pool: RankPool, tmp_path: Path) 
 
 
 def test_a_quick_start_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with _waiting.waiting_line(0, 2, None):
-        pass
+    line = _waiting.WaitingLine(0, 2, None)
+    line()
     assert capsys.readouterr().err == ""
     assert _waiting.missing_ranks(2) == []  # this process is no rank of a job
 

@@ -57,11 +57,12 @@ int quota_cores() {
 
 }  // namespace
 
-int usable_cores() {
+int usable_cores(int wanted) {
   cpu_set_t mask;
   int cores = 0;
   if (sched_getaffinity(0, sizeof(mask), &mask) == 0) cores = CPU_COUNT(&mask);
   if (cores <= 0) cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (cores < wanted) return std::max(1, cores);
   return std::max(1, std::min(cores, quota_cores()));
 }
 

@@ -3,7 +3,8 @@
 
 namespace collective_ops::shm {
 
-// At least 1. cgroup v1 (cpu.cfs_quota_us) and v2 (cpu.max); read once per call.
-int usable_cores();
+// At least 1. cgroup v1 (cpu.cfs_quota_us) and v2 (cpu.max), whose files are read in every call, unless affinity
+// alone leaves fewer cores than are `wanted`.
+int usable_cores(int wanted);
 
 }  // namespace collective_ops::shm

@@ -89,6 +89,7 @@ struct alignas(kCacheLine) Line {
 static_assert(sizeof(Line) == kCacheLine);
 
 inline constexpr uint64_t kProbe = 0x434f50524f424531;
+inline constexpr uint32_t kReadsUnknown = 0;
 inline constexpr uint32_t kReads = 1;
 inline constexpr uint32_t kReadsNot = 2;
 
@@ -100,7 +101,7 @@ struct alignas(2 * kCacheLine) RankState {
   std::atomic<uint64_t>
       probe;  // address in this rank's process of kProbe, for peers to try to read; 0: not yet
   std::atomic<uint32_t>
-      reads_peers;  // kReads or kReadsNot: whether the kernel let this rank read all of them
+      reads_peers;  // kReads or kReadsNot once tried: whether the kernel lets this rank read all of them
   // For `collective-ops status`: what this rank did last.
   std::atomic<uint64_t> issued;    // calls begun
   std::atomic<uint64_t> finished;  // calls completed
