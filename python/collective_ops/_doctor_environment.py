@@ -19,7 +19,10 @@ MANY_RANKS = 16
 OWN_TIMEOUTS = {"HCCL_CONNECT_TIMEOUT": (1, 7200), "HCCL_EXEC_TIMEOUT": (0, 2147483647)}
 CHOICES = {
     "COLLECTIVE_OPS_PATH": ("auto", "staged", "direct", "read"),
-    "COLLECTIVE_OPS_ALGORITHM": ("auto", "direct", "one_shot", "two_shot", "read", "ring", "tree"),
+    "COLLECTIVE_OPS_ALGORITHM": tuple(
+        "auto direct one_shot two_shot staged read ring tree recursive_doubling halving_doubling nhr"
+        " double_tree bruck pairwise linear arrival".split()
+    ),
 }
 FLAGS = ("0", "1", "false", "true", "off", "on")
 

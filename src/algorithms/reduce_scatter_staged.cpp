@@ -21,7 +21,8 @@ Plan reduce_scatter_staged() {
           lagging(1, wait_others()),
           copy(block(Space::kScratch, kMyself, kEachRank), block(Space::kInput, kMyself, kEachRank),
                Each::kOthers),
-          lagging(1, reduce({whole(Space::kOutput)}, {own_from_input(block(Space::kScratch, kEachRank, kMyself))})),
+          lagging(1, reduce({whole(Space::kOutput)},
+                            {own_from_input(block(Space::kScratch, kEachRank, kMyself))})),
           signal(),
       }),
   };

@@ -48,17 +48,17 @@ constexpr std::array kVariables = {
                         "where trace files go (default: the working directory)"},
     EnvironmentVariable{"COLLECTIVE_OPS_PATH", "auto",
                         "auto, staged, direct or read: forces a data path, for tests"},
-    EnvironmentVariable{
-        "COLLECTIVE_OPS_ALGORITHM", "auto",
-        "auto, direct, one_shot, two_shot, read, ring or tree: forces an algorithm, for tests"},
+    EnvironmentVariable{"COLLECTIVE_OPS_ALGORITHM", "auto",
+                        "auto, or the name of one of docs/algorithms.md: forces an algorithm, for tests"},
     EnvironmentVariable{"TORCH_FR_BUFFER_SIZE", "2000",
                         "calls that the PyTorch backend keeps for a dump (0: none)"},
     EnvironmentVariable{
         "TORCH_FR_DUMP_TEMP_FILE", "",
         "name, with the rank behind it, of the dump that a failure of the PyTorch backend leaves"},
-    EnvironmentVariable{"HCCL_ALGO", "",
-                        "level1:ring, of all or some collectives, is taken for small calls; see below"},
-    EnvironmentVariable{"NCCL_ALGO", "", "where HCCL_ALGO is not set: Ring and Tree, likewise"},
+    EnvironmentVariable{
+        "HCCL_ALGO", "",
+        "level1:ring and others, of all or some collectives, are taken for small calls; see below"},
+    EnvironmentVariable{"NCCL_ALGO", "", "where HCCL_ALGO is not set: Ring, Tree and PAT, likewise"},
     EnvironmentVariable{"HCCL_DETERMINISTIC", "false",
                         "false, true or strict: results are always deterministic; see below"},
     EnvironmentVariable{"HCCL_CONNECT_TIMEOUT", "120",

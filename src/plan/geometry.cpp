@@ -46,6 +46,11 @@ Geometry::Geometry(const Plan& plan, const Binding& binding) : ranks_(binding.wo
   for (const Extent& block : blocks_) longest_ = std::max(longest_, block.length);
 }
 
+Extent Geometry::half(int which) const {
+  const uint64_t middle = ranks_ > 1 ? blocks_[(ranks_ + 1) / 2].offset : total_;
+  return which == 1 ? Extent{0, middle} : Extent{middle, total_ - middle};
+}
+
 void Geometry::divide_by_pair(const Binding& binding) {
   const auto n = static_cast<size_t>(ranks_);
   pairs_.assign(n * n, binding.count * binding.element_size);

@@ -28,6 +28,8 @@ class Geometry {
 
   // Block b where all blocks stand in one space and lie alike on all ranks.
   Extent block(int b) const { return blocks_[b]; }
+  // The first (1) or second (2) half of the blocks, where they stand one behind the other.
+  Extent half(int which) const;
   // Bytes of all blocks together; where that differs between ranks, the most that any has.
   uint64_t total() const { return total_; }
   uint64_t longest_block() const { return longest_; }

@@ -1,13 +1,12 @@
 // lower(): ranks become numbers, blocks become offsets, steps are unrolled; loops over chunks remain.
 #include <algorithm>
-#include <bit>
 #include <limits>
-#include <optional>
 
 #include <fmt/format.h>
 
 #include "plan/geometry.h"
 #include "plan/program.h"
+#include "plan/terms.h"
 
 namespace collective_ops {
 namespace {
@@ -52,18 +51,10 @@ Status check(const Plan& plan, const Binding& b) {
   return {};
 }
 
-// The values of a statement's variables at one place of the program.
-struct Place {
-  int each = 0;       // q
-  int step = 0;       // of a loop over steps
-  int iteration = 0;  // of an unrolled loop
-  bool in_chunks = false;
-};
-
 class Lowering {
  public:
   Lowering(const Plan& plan, const Binding& binding)
-      : plan_(plan), binding_(binding), n_(binding.world_size), geometry_(plan, binding) {}
+      : plan_(plan), binding_(binding), n_(binding.world_size), geometry_(plan, binding), terms_(binding) {}
 
   Result<Program> run() {
     program_.chunk_bytes = binding_.chunk_bytes;
@@ -75,6 +66,7 @@ class Lowering {
     program_.writes_only_root_output = plan_.writes_only_root_output;
     program_.rank_ordered = plan_.rank_ordered;
     place_scratch();
+    if (!error_.ok()) return error_;
     for (const Loop& loop : plan_.loops) lower_loop(loop);
     if (!error_.ok()) return error_;
     return std::move(program_);
@@ -94,6 +86,7 @@ class Lowering {
   uint64_t longest(const Ref& ref) const {
     const Layout layout = layout_of(ref.space);
     if (layout == Layout::kNone) return 0;
+    if (ref.half > 0) return std::max(geometry_.half(1).length, geometry_.half(2).length);
     return ref.whole && layout != Layout::kOwn ? geometry_.total() : geometry_.longest_block();
   }
 
@@ -136,50 +129,15 @@ class Lowering {
       const uint64_t piece = chunked ? std::min<uint64_t>(binding_.chunk_bytes, extent) : extent;
       end = round_to_line(end);  // the last region is not padded: a few bytes fit the line of a call
       regions_.push_back({end, piece});
-      if (chunked) {
+      if (region.piece == ScratchRegion::Piece::kPiles) {
+        end += piece * n_;
+      } else if (chunked) {
         end += piece * region.depth * (region.per_rank ? n_ : 1);
       } else {
         end += region.per_rank ? geometry_.total() : longest_named[i];
       }
     }
     program_.scratch_bytes = end;
-  }
-
-  // -1: there is no such rank.
-  int rank_of(const RankTerm& term, const Place& place) const {
-    if (term.xor_step) {
-      const int origin = term.base == RankTerm::Base::kRoot ? binding_.root : 0;
-      const int partner = relative(origin) ^ (1 << place.step);
-      return partner < n_ ? (origin + partner) % n_ : -1;
-    }
-    int64_t rank = term.offset + int64_t{term.step_factor} * place.step;
-    switch (term.base) {
-      case RankTerm::Base::kZero:
-        break;
-      case RankTerm::Base::kMe:
-        rank += binding_.rank;
-        break;
-      case RankTerm::Base::kRoot:
-        rank += binding_.root;
-        break;
-      case RankTerm::Base::kEach:
-        rank += place.each;
-        break;
-    }
-    return static_cast<int>(((rank % n_) + n_) % n_);
-  }
-
-  int relative(int origin) const { return (binding_.rank - origin + n_) % n_; }
-
-  bool runs(const Statement& statement, const Place& place) const {
-    const bool is_root = binding_.rank == binding_.root;
-    if (statement.guard == Guard::kRoot && !is_root) return false;
-    if (statement.guard == Guard::kOthers && is_root) return false;
-    if (statement.only == Statement::Only::kAlways) return true;
-    const int v = relative(statement.peer.base == RankTerm::Base::kRoot ? binding_.root : 0);
-    const int bit = 1 << place.step;
-    if (statement.only == Statement::Only::kChild) return v % (2 * bit) == bit;
-    return v % (2 * bit) == 0 && v + bit < n_;
   }
 
   void lower_loop(const Loop& loop) {
@@ -203,12 +161,11 @@ class Lowering {
         iterations = lower_chunks(loop, signals);
         break;
       case Loop::Over::kSteps: {
-        const int steps =
-            loop.steps == Loop::Steps::kRing ? n_ - 1 : std::bit_width(static_cast<unsigned>(n_ - 1));
-        for (int i = 0; i < steps; ++i) {
-          lower_body(loop, {.step = loop.descending ? steps - 1 - i : i, .iteration = i}, i, signals);
+        const std::vector<int> steps = terms_.steps(loop);
+        iterations = steps.size();
+        for (int i = 0; terms_.runs(loop) && i < static_cast<int>(iterations); ++i) {
+          lower_body(loop, {.step = steps[i], .iteration = i}, i, signals);
         }
-        iterations = steps;
         break;
       }
     }
@@ -246,7 +203,7 @@ class Lowering {
 
   void lower_body(const Loop& loop, Place place, uint32_t iteration, uint32_t signals) {
     for (const Statement& statement : loop.body) {
-      if (!runs(statement, place)) continue;
+      if (!terms_.runs(statement, place)) continue;
       if (!place.in_chunks && statement.action == Action::kWait && place.iteration < statement.lag) continue;
       Instruction form;
       form.lag = place.in_chunks ? static_cast<uint8_t>(statement.lag) : 0;
@@ -254,14 +211,7 @@ class Lowering {
           place.in_chunks ? 0 : iteration - (statement.action == Action::kWait ? statement.lag : 0);
       form.step = step_base_ + 1 + statement.signal + at * signals;
       form.step_stride = place.in_chunks ? signals : 0;
-      if (statement.each == Each::kNone) {
-        emit(statement, place, form);
-        continue;
-      }
-      for (int i = statement.each == Each::kOthers ? 1 : 0; i < n_; ++i) {
-        place.each = (binding_.rank + i) % n_;
-        emit(statement, place, form);
-      }
+      for (const Place& one : terms_.repetitions(statement, place)) emit(statement, one, form);
     }
   }
 
@@ -275,7 +225,7 @@ class Lowering {
       const bool counts = statement.action == Action::kSignal || statement.action == Action::kWait;
       if (!counts) instruction.step = instruction.step_stride = 0;
       if (statement.action == Action::kAwait || statement.action == Action::kWait) {
-        const int peer = rank_of(statement.peer, place);
+        const int peer = terms_.rank_of(statement.peer, place);
         if (peer < 0) return;
         instruction.peer = static_cast<uint16_t>(peer);
       }
@@ -288,6 +238,8 @@ class Lowering {
 
   void emit_data(const Statement& statement, const Place& place, Instruction instruction) {
     using Kind = Instruction::Kind;
+    const int peer = terms_.rank_of(statement.peer, place);
+    if (peer < 0) return;
     std::vector<Operand> operands;
     const bool many = statement.action == Action::kReduce;
     if (!resolve(statement.destinations, many, place, operands)) return;
@@ -321,8 +273,6 @@ class Lowering {
     }
     if (operands[0].length == 0) return;
     if (statement.action == Action::kSend || statement.action == Action::kReceive) {
-      const int peer = rank_of(statement.peer, place);
-      if (peer < 0) return;
       instruction.peer = static_cast<uint16_t>(peer);
     }
     instruction.destinations = static_cast<uint16_t>(destinations);
@@ -347,11 +297,11 @@ class Lowering {
   }
 
   bool append(const Ref& ref, const Place& place, std::vector<Operand>& operands) {
-    const int owner = rank_of(ref.owner, place);
-    const int block = ref.whole ? owner : rank_of(ref.block, place);
+    const int owner = terms_.rank_of(ref.owner, place);
+    const int block = ref.whole ? owner : terms_.rank_of(ref.block, place);
     if (owner < 0 || block < 0) return false;
     const Space space = ref.own_is_input && owner == binding_.rank ? Space::kInput : ref.space;
-    const Extent extent = geometry_.in(layout_of(space), ref.whole, owner, block);
+    const Extent extent = extent_of(ref, space, place, owner, block);
     Operand operand{.space = space,
                     .owner = static_cast<uint16_t>(owner),
                     .base = extent.offset,
@@ -361,10 +311,22 @@ class Lowering {
     return true;
   }
 
+  Extent extent_of(const Ref& ref, Space space, const Place& place, int owner, int block) const {
+    if (ref.half > 0) return geometry_.half(ref.half);
+    if (space == Space::kScratch && plan_.scratch[ref.region].piece == ScratchRegion::Piece::kPiles) {
+      return geometry_.in(layout_of(space), false, terms_.rank_of(ref.sender, place), block);
+    }
+    return geometry_.in(layout_of(space), ref.whole, owner, block);
+  }
+
   bool bind_scratch(const Ref& ref, int block, const Place& place, Operand& operand) {
     if (!error_.ok()) return false;
     const ScratchRegion& region = plan_.scratch[ref.region];
     const Region& placed = regions_[ref.region];
+    if (region.piece == ScratchRegion::Piece::kPiles) {
+      operand.base = placed.base + terms_.rank_of(ref.pile, place) * placed.piece_bytes;
+      return true;
+    }
     if (region.piece == ScratchRegion::Piece::kExtent) {
       operand.base = placed.base + (region.per_rank ? operand.base : 0);
       return true;
@@ -383,6 +345,7 @@ class Lowering {
   const Binding& binding_;
   const int n_;
   const Geometry geometry_;
+  const Terms terms_;
   std::vector<Region> regions_;
   uint32_t step_base_ = 0;
   Program program_;

@@ -33,15 +33,21 @@ enum class Layout : uint8_t {
   kNone,
 };
 
-// A rank, computed where the plan runs: (base + offset + step_factor * step) mod n. With xor_step the
-// partner in a tree or in doubling: o + (((me - o) mod n) xor 2^step), where o is the root if that is
-// the base, else 0; a statement that names it is skipped where there is no such rank.
+// A rank, computed where the plan runs: (base + offset + step_factor * step + power * 2^step + distance * d
+// + low_bits * (d mod 2^step)) mod n, where d is the distance that an Each of distances gives. With xor_step
+// the partner in a tree or in doubling: o + (((me - o) mod n) xor 2^step) + offset, where o is the root if
+// that is the base, else 0. The last three bases are neighbours in one of the two trees of terms.h. A
+// statement that names a rank that does not exist is skipped.
 struct RankTerm {
-  enum class Base : uint8_t { kZero, kMe, kRoot, kEach };
+  enum class Base : uint8_t { kZero, kMe, kRoot, kEach, kParent, kLeftChild, kRightChild };
   Base base = Base::kMe;
   int offset = 0;
   int step_factor = 0;  // `step`: the variable of the enclosing Loop over steps
   bool xor_step = false;
+  int power = 0;
+  int distance = 0;
+  int low_bits = 0;
+  uint8_t tree = 0;  // of the last three bases: 0 or 1
   bool operator==(const RankTerm&) const = default;
 };
 inline constexpr RankTerm kMyself{RankTerm::Base::kMe};
@@ -53,10 +59,15 @@ inline constexpr RankTerm kEachRank{RankTerm::Base::kEach};
 struct Ref {
   Space space = Space::kInput;
   RankTerm owner = kMyself;
-  bool whole = true;  // the whole space; otherwise `block`
+  bool whole = true;  // the whole space, or a half of it; otherwise `block`
   RankTerm block = kMyself;
   int region = 0;  // of scratch: index into Plan::scratch
-  bool own_is_input = false;  // where the owner is me: that block of my input, which need not be staged for me
+  int half = 0;    // 1, 2: of a vector in slices the first or the second half of them
+  // In a region of kPiles: pile number `pile`, which holds the block that rank `sender` has for rank `block`.
+  RankTerm pile = kMyself;
+  RankTerm sender = kMyself;
+  bool own_is_input =
+      false;  // where the owner is me: that block of my input, which need not be staged for me
   bool operator==(const Ref&) const = default;
 };
 
@@ -73,11 +84,21 @@ enum class Action : uint8_t {
 
 enum class Guard : uint8_t { kEveryone, kRoot, kOthers };  // who runs a statement
 
-// A statement is repeated for q in a set, where kEachRank stands for q.
+// A statement is repeated for q in a set, where kEachRank stands for q, or for distances d in a set, where 0
+// < d < n unless said otherwise and `step` is that of the enclosing Loop.
 enum class Each : uint8_t {
   kNone,
   kAll,     // q = me, me+1, ... : starts differ, so that ranks do not all hit one peer
   kOthers,  // the same without me
+  // In a Loop of kDoubling, with p as there: the ranks q of which q mod p shares the bits from `step` up with
+  // me, or with my partner.
+  kMyShare,
+  kPartnersShare,
+  kDistances,   // all d
+  kLowestBit,   // d whose lowest bit is 2^step
+  kHighestBit,  // d whose highest bit is 2^step
+  kBit,         // d that have the bit 2^step
+  kSubtree,  // 0 <= d < 2^step, of ranks below the edge of a binomial tree: child + d, relative to o, is one
 };
 
 struct Statement {
@@ -92,8 +113,9 @@ struct Statement {
   RankTerm peer = kEachRank;
   int signal = 0;
   // In a Loop over the steps of a binomial tree, for v = (me - o) mod n (o as in RankTerm, from `peer`):
-  // kChild where v mod 2^(step+1) = 2^step, kParent where it is 0 and v + 2^step is a rank.
-  enum class Only : uint8_t { kAlways, kChild, kParent } only = Only::kAlways;
+  // kChild where v mod 2^(step+1) = 2^step, kParent where it is 0 and v + 2^step is a rank. In a Loop of
+  // kFold: kUpper where v has the bit 2^step, kLower where it has not and v + 2^step is a rank.
+  enum class Only : uint8_t { kAlways, kChild, kParent, kUpper, kLower } only = Only::kAlways;
 };
 
 struct Loop {
@@ -103,8 +125,13 @@ struct Loop {
     kSteps,   // step = 0, 1, ...
   };
   Over over = Over::kOnce;
-  // Of kSteps: n-1 steps of a ring, or ceil(log2 n) of a tree; `descending` runs them backwards.
-  enum class Steps : uint8_t { kRing, kLog2 } steps = Steps::kRing;
+  // Of kSteps, where p is the largest power of two that is at most n; `descending` runs them backwards.
+  enum class Steps : uint8_t {
+    kRing,      // n-1 steps
+    kLog2,      // ceil(log2 n)
+    kDoubling,  // log2 p, run by ranks below p alone
+    kFold,      // the step log2 p, where p < n: each rank from p up has one below it as its partner
+  } steps = Steps::kRing;
   bool descending = false;
   std::vector<Statement> body;
 };
@@ -114,6 +141,7 @@ struct ScratchRegion {
   enum class Piece : uint8_t {
     kChunk,   // a piece holds `depth` chunks in flight: chunk c lies at c mod depth
     kExtent,  // a piece holds all of what is named: a block, or everything
+    kPiles,   // n pieces that hold a block of any pair of ranks each: for blocks on their way
   };
   std::string name;
   Piece piece = Piece::kChunk;

@@ -24,17 +24,27 @@ std::string_view name_of(Layout layout) {
   return "?";
 }
 
+// factor * what, as a term of a sum; "" for none of it.
+std::string times(int factor, std::string_view what) {
+  if (factor == 0) return "";
+  if (factor == 1 || factor == -1) return fmt::format("{}{}", factor > 0 ? "+" : "-", what);
+  return fmt::format("{:+}*{}", factor, what);
+}
+
+std::string_view name_of(RankTerm::Base base) {
+  constexpr std::string_view kBases[] = {"0", "me", "root", "q", "parent", "left child", "right child"};
+  return kBases[static_cast<int>(base)];
+}
+
 std::string text_of(const RankTerm& term) {
-  constexpr std::string_view kBases[] = {"0", "me", "root", "q"};
-  const std::string base(kBases[static_cast<int>(term.base)]);
-  std::string text = base;
-  if (term.offset != 0) text += fmt::format("{:+}", term.offset);
-  if (term.step_factor == 1 || term.step_factor == -1) {
-    text += term.step_factor > 0 ? "+step" : "-step";
-  } else if (term.step_factor != 0) {
-    text += fmt::format("{:+}*step", term.step_factor);
-  }
-  return text;
+  std::string base(name_of(term.base));
+  if (term.xor_step) base = "partner";
+  if (term.base >= RankTerm::Base::kParent) base += fmt::format(" in tree {}", term.tree);
+  if (term.offset != 0) base += fmt::format("{:+}", term.offset);
+  base += times(term.step_factor, "step") + times(term.power, "2^step") + times(term.distance, "d") +
+          times(term.low_bits, "(d mod 2^step)");
+  // Without a 0 before what is positive.
+  return base.starts_with("0+") ? base.substr(2) : base;
 }
 
 // The term as a person: "rank me+1", "the root".
@@ -43,13 +53,22 @@ std::string who(const RankTerm& term) {
     return term.base == RankTerm::Base::kRoot ? "my partner in the root's tree"
                                               : "my partner in rank 0's tree";
   }
+  if (term.base >= RankTerm::Base::kParent) return "my " + text_of(term);
   return term == kTheRoot ? "the root" : "rank " + text_of(term);
 }
 
 std::string text_of(const Ref& ref, const Plan& plan, bool of_all) {
   std::string text(name_of(ref.space));
   if (ref.space == Space::kScratch && plan.scratch.size() > 1) text += "." + plan.scratch[ref.region].name;
-  if (!ref.whole) text += fmt::format("[{}]", text_of(ref.block));
+  if (ref.half > 0) text += ref.half == 1 ? "[first half]" : "[second half]";
+  const bool in_piles =
+      ref.space == Space::kScratch && plan.scratch[ref.region].piece == ScratchRegion::Piece::kPiles;
+  if (in_piles) {
+    text +=
+        fmt::format("[pile {}: from {} for {}]", text_of(ref.pile), text_of(ref.sender), text_of(ref.block));
+  } else if (!ref.whole) {
+    text += fmt::format("[{}]", text_of(ref.block));
+  }
   if (of_all && ref.owner.base == RankTerm::Base::kEach) {
     return text + " of ranks 0..n-1" + (ref.own_is_input ? ", mine from my input" : "");
   }
@@ -90,14 +109,41 @@ std::string action_of(const Statement& s, const Plan& plan) {
   return "?";
 }
 
+std::string_view each_of(Each each) {
+  switch (each) {
+    case Each::kNone:
+      return "";
+    case Each::kAll:
+      return "for all ranks q: ";
+    case Each::kOthers:
+      return "for all other ranks q: ";
+    case Each::kMyShare:
+      return "for ranks q of my share: ";
+    case Each::kPartnersShare:
+      return "for ranks q of my partner's share: ";
+    case Each::kDistances:
+      return "for distances d = 1 .. n-1: ";
+    case Each::kLowestBit:
+      return "for distances d with lowest bit 2^step: ";
+    case Each::kHighestBit:
+      return "for distances d with highest bit 2^step: ";
+    case Each::kBit:
+      return "for distances d with bit 2^step: ";
+    case Each::kSubtree:
+      return "for ranks below, at distances d = 0 .. 2^step-1: ";
+  }
+  return "?";
+}
+
 std::string text_of(const Statement& s, const Plan& plan) {
   std::string text;
   if (s.guard == Guard::kRoot) text += "root: ";
   if (s.guard == Guard::kOthers) text += "others: ";
   if (s.only == Statement::Only::kChild) text += "child: ";
   if (s.only == Statement::Only::kParent) text += "parent: ";
-  if (s.each == Each::kAll) text += "for all ranks q: ";
-  if (s.each == Each::kOthers) text += "for all other ranks q: ";
+  if (s.only == Statement::Only::kUpper) text += "upper: ";
+  if (s.only == Statement::Only::kLower) text += "lower: ";
+  text += each_of(s.each);
   text += action_of(s, plan);
   if (s.lag > 0) text += fmt::format("  (of {} iteration{} before)", s.lag, s.lag == 1 ? "" : "s");
   return text;
@@ -112,11 +158,17 @@ std::string_view head_of(const Loop& loop) {
     case Loop::Over::kSteps:
       break;
   }
+  if (loop.steps == Loop::Steps::kFold) return "for step log2 p, where p < n";
+  if (loop.steps == Loop::Steps::kDoubling) {
+    return loop.descending ? "ranks below p, for step log2(p)-1 .. 0"
+                           : "ranks below p, for step 0 .. log2(p)-1";
+  }
   if (loop.steps == Loop::Steps::kRing) return loop.descending ? "for step n-2 .. 0" : "for step 0 .. n-2";
   return loop.descending ? "for step ceil(log2 n)-1 .. 0" : "for step 0 .. ceil(log2 n)-1";
 }
 
 std::string text_of(const ScratchRegion& region) {
+  if (region.piece == ScratchRegion::Piece::kPiles) return region.name + " (n piles of any block)";
   const std::string_view pieces = region.per_rank ? "n pieces" : "one piece";
   if (region.piece == ScratchRegion::Piece::kExtent) {
     return fmt::format("{} ({} of a whole extent)", region.name, pieces);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -44,6 +45,27 @@ constexpr std::array kOperations = {
     OperationName{"alltoall", Collective::kAllToAll},
 };
 
+// Words of others, and the plans that are meant.
+struct AlgorithmWord {
+  std::string_view word;
+  std::string_view plan;
+};
+constexpr std::array kHcclWords = {
+    AlgorithmWord{"ring", "ring"}, AlgorithmWord{"h-d_r", "halving_doubling"},
+    AlgorithmWord{"nhr", "nhr"},   AlgorithmWord{"nhr_v1", "nhr"},
+    AlgorithmWord{"nb", "bruck"},  AlgorithmWord{"pairwise", "pairwise"},
+};
+// PAT's messages are those of nhr.
+constexpr std::array kNcclWords = {AlgorithmWord{"ring", "ring"}, AlgorithmWord{"tree", "tree"},
+                                   AlgorithmWord{"pat", "nhr"}};
+
+std::string_view plan_of(std::span<const AlgorithmWord> words, std::string_view word) {
+  for (const AlgorithmWord& one : words) {
+    if (one.word == word) return one.plan;
+  }
+  return "";
+}
+
 // `operation` empty: all.
 void set(AlgorithmNames& names, std::string_view operation, const std::string& algorithm) {
   for (const OperationName& one : kOperations) {
@@ -63,7 +85,10 @@ AlgorithmNames algorithms_of_hccl(std::string_view given) {
       entry.remove_prefix(equals + 1);
     }
     for (const std::string_view level : split(entry, ';')) {
-      if (level == "level1:ring") set(names, operation, "ring");
+      constexpr std::string_view kLevel = "level1:";
+      if (!level.starts_with(kLevel)) continue;
+      const std::string_view plan = plan_of(kHcclWords, level.substr(kLevel.size()));
+      if (!plan.empty()) set(names, operation, std::string(plan));
     }
   }
   return names;
@@ -79,8 +104,9 @@ AlgorithmNames algorithms_of_nccl(std::string_view given) {
       entry.remove_prefix(colon + 1);
     }
     for (const std::string_view algorithm : split(entry, ',')) {
-      if (algorithm != "ring" && algorithm != "tree") continue;
-      set(names, operation, std::string(algorithm));
+      const std::string_view plan = plan_of(kNcclWords, algorithm);
+      if (plan.empty()) continue;
+      set(names, operation, std::string(plan));
       break;
     }
   }

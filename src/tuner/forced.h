@@ -30,11 +30,12 @@ struct Forced {
 };
 Result<Forced> forced_by_environment();
 
-// "level0:NA;level1:ring", or "allreduce=level0:NA;level1:ring/broadcast=...": ring is the one that both
-// have. What cannot be understood counts for nothing; `collective-ops doctor` names it.
+// "level0:NA;level1:ring", or "allreduce=level0:NA;level1:ring/broadcast=...": ring, H-D_R, NHR, NB (Bruck)
+// and pairwise are those that both have. What cannot be understood counts for nothing; `collective-ops
+// doctor` names it.
 AlgorithmNames algorithms_of_hccl(std::string_view text);
-// "Ring", "Tree,Ring", "allreduce:tree;broadcast:ring": of a list the first that both have. "^Tree" forces
-// nothing.
+// "Ring", "Tree,Ring", "allreduce:tree;broadcast:ring": of a list the first that both have; PAT is nhr.
+// "^Tree" forces nothing.
 AlgorithmNames algorithms_of_nccl(std::string_view text);
 
 }  // namespace collective_ops

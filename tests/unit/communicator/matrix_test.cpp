@@ -184,6 +184,61 @@ TEST_P(Matrix, BroadcastFromEveryRoot) {
   });
 }
 
+TEST_P(Matrix, ReduceGatherAndScatterOfEveryRoot) {
+  ThreadRanks ranks(n_);
+  ranks.run([&](Communicator& comm) {
+    const auto n = static_cast<size_t>(n_);
+    for (int root = 0; root < n_; ++root) {
+      for (size_t count : {size_t{0}, size_t{3}, size_t{4099}}) {
+        const bool is_root = comm.rank() == root;
+        const std::vector<std::byte> mine = filled(DataType::kFloat32, count, comm.rank());
+        std::vector<std::byte> out(count * 4 * n + 1);
+        Status status = comm.reduce(mine.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, root);
+        ASSERT_TRUE(status.ok()) << status.message();
+        if (is_root) expect_reduced(out.data(), DataType::kFloat32, ReduceOp::kSum, 0, count, n_);
+        status = comm.gather(mine.data(), out.data(), count, DataType::kFloat32, root);
+        ASSERT_TRUE(status.ok()) << status.message();
+        for (int rank = 0; is_root && rank < n_; ++rank) {
+          ASSERT_EQ(std::memcmp(out.data() + count * 4 * static_cast<size_t>(rank),
+                                filled(DataType::kFloat32, count, rank).data(), count * 4),
+                    0);
+        }
+        std::vector<std::byte> back(count * 4 + 1);
+        status = comm.scatter(out.data(), back.data(), count, DataType::kFloat32, root);
+        ASSERT_TRUE(status.ok()) << status.message();
+        ASSERT_EQ(std::memcmp(back.data(), mine.data(), count * 4), 0);
+      }
+    }
+  });
+}
+
+TEST_P(Matrix, AllToAllOfOwnSizes) {
+  ThreadRanks ranks(n_);
+  ranks.run([&](Communicator& comm) {
+    const auto n = static_cast<size_t>(n_), me = static_cast<size_t>(comm.rank());
+    for (size_t unit : {size_t{0}, size_t{1}, size_t{700}}) {
+      const auto count = [&](size_t from, size_t to) { return unit * ((from * 3 + to) % 4); };
+      std::vector<size_t> sent, received;
+      std::vector<int32_t> send, expected;
+      for (size_t peer = 0; peer < n; ++peer) {
+        sent.push_back(count(me, peer));
+        received.push_back(count(peer, me));
+        for (size_t i = 0; i < sent.back(); ++i)
+          send.push_back(static_cast<int32_t>(me * 100000 + peer * 10000 + i));
+        for (size_t i = 0; i < received.back(); ++i) {
+          expected.push_back(static_cast<int32_t>(peer * 100000 + me * 10000 + i));
+        }
+      }
+      std::vector<int32_t> recv(expected.size() + 1);
+      send.push_back(0);
+      const Status status = comm.all_to_all_v(send.data(), sent, recv.data(), received, DataType::kInt32);
+      ASSERT_TRUE(status.ok()) << status.message();
+      recv.pop_back();
+      ASSERT_EQ(recv, expected);
+    }
+  });
+}
+
 TEST_P(Matrix, RanksAheadDoNotOverwriteWhatOthersStillRead) {
   ThreadRanks ranks(n_);
   ranks.run([&](Communicator& comm) {
@@ -216,7 +271,12 @@ INSTANTIATE_TEST_SUITE_P(Direct, Matrix,
                          setting_name);
 INSTANTIATE_TEST_SUITE_P(Forced, Matrix,
                          testing::Values(Setting{3, "auto", "ring"}, Setting{4, "auto", "ring"},
-                                         Setting{3, "auto", "tree"}, Setting{8, "auto", "tree"}),
+                                         Setting{3, "auto", "tree"}, Setting{8, "auto", "tree"},
+                                         Setting{5, "auto", "recursive_doubling"},
+                                         Setting{4, "auto", "halving_doubling"},
+                                         Setting{5, "auto", "halving_doubling"}, Setting{5, "auto", "nhr"},
+                                         Setting{7, "auto", "double_tree"}, Setting{5, "auto", "bruck"},
+                                         Setting{3, "auto", "linear"}, Setting{5, "auto", "pairwise"}),
                          setting_name);
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The proof must fail on plans that are spoiled: every statement dropped, every block, owner, peer, lag and
 // depth moved by one, in turn.
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -121,6 +122,12 @@ Mutants mutants_of(const Plan& plan) {
   return mutants;
 }
 
+bool sends(const Plan& plan) {
+  return std::ranges::any_of(plan.loops, [](const Loop& loop) {
+    return std::ranges::any_of(loop.body, [](const Statement& s) { return s.action == Action::kSend; });
+  });
+}
+
 // Changes that leave a plan right, and why.
 std::set<std::string> harmless(const Plan& plan) {
   const auto is = [&](Collective collective, std::string_view name) {
@@ -133,10 +140,12 @@ std::set<std::string> harmless(const Plan& plan) {
   }
   // A copy between two buffers of one rank may happen at any time.
   if (is(Collective::kAllGather, "staged")) return {"1.2: later by one chunk"};
-  // Without scratch, arrival only finds ranks that make another call.
-  if (is(Collective::kBroadcast, "tree") || is(Collective::kAllGather, "ring")) {
-    return {"0.1: dropped", "0.1: for one peer only"};
+  // Each rank may as well bring its neighbour's input into the sum.
+  if (is(Collective::kReduceScatter, "nhr") || is(Collective::kReduce, "nhr")) {
+    return {"0.2: source 0 of the next rank"};
   }
+  // Without scratch, arrival only finds ranks that make another call.
+  if (plan.scratch.empty() && sends(plan)) return {"0.1: dropped", "0.1: for one peer only"};
   return {};
 }
 

@@ -44,13 +44,19 @@ TEST_F(Forcing, HcclNamesOneForAllOrForEach) {
   const AlgorithmNames some =
       algorithms_of_hccl("allreduce=level0:NA;level1:Ring/allgather=level0:NA;level1:NHR");
   EXPECT_EQ(of(some, Collective::kAllReduce), "ring");
-  EXPECT_EQ(of(some, Collective::kAllGather), "");
+  EXPECT_EQ(of(some, Collective::kAllGather), "nhr");
   EXPECT_EQ(of(some, Collective::kBroadcast), "");
+  const AlgorithmNames others =
+      algorithms_of_hccl("allreduce=level1:H-D_R/alltoall=level1:pairwise/allgather=level1:NB");
+  EXPECT_EQ(of(others, Collective::kAllReduce), "halving_doubling");
+  EXPECT_EQ(of(others, Collective::kAllToAll), "pairwise");
+  EXPECT_EQ(of(others, Collective::kAllGather), "bruck");
 }
 
 TEST_F(Forcing, NcclNamesOneForAllOrForEach) {
   EXPECT_EQ(of(algorithms_of_nccl("Ring"), Collective::kReduceScatter), "ring");
   EXPECT_EQ(of(algorithms_of_nccl("NVLS,Tree,Ring"), Collective::kAllReduce), "tree");
+  EXPECT_EQ(of(algorithms_of_nccl("PAT"), Collective::kReduceScatter), "nhr");
   const AlgorithmNames some = algorithms_of_nccl("allreduce:tree,ring;broadcast:ring");
   EXPECT_EQ(of(some, Collective::kAllReduce), "tree");
   EXPECT_EQ(of(some, Collective::kBroadcast), "ring");
@@ -59,7 +65,7 @@ TEST_F(Forcing, NcclNamesOneForAllOrForEach) {
 }
 
 TEST_F(Forcing, WhatIsNotUnderstoodCountsForNothing) {
-  for (const char* text : {"", ";;;", "///", "=", ":", "level1", "allreduce=", "level1:H-D_R", "ring"}) {
+  for (const char* text : {"", ";;;", "///", "=", ":", "level1", "allreduce=", "level1:AHC", "ring"}) {
     EXPECT_THAT(algorithms_of_hccl(text), testing::Each("")) << text;
   }
   for (const char* text : {"", ";;", ":,", "CollNetDirect", "allreduce:"}) {
