@@ -220,9 +220,10 @@ Result<std::vector<size_t>> read_counts(const shm::GroupMemory& memory, const Me
       const uint64_t expected = to.counts[n + source];
       counts[source * n + destination] = sent;
       if (sent == expected || ++different > kNamedPairs) continue;
-      pairs += fmt::format("{}rank {} sends {} bytes to rank {}, which expects {} bytes",
-                           pairs.empty() ? "" : "; ", members.ranks[source], sent * element,
-                           members.ranks[destination], expected * element);
+      pairs +=
+          fmt::format("{}rank {} sends {} bytes to rank {}, which expects {} bytes",
+                      pairs.empty() ? "" : "; ", members.world_rank(static_cast<int>(source)), sent * element,
+                      members.world_rank(static_cast<int>(destination)), expected * element);
     }
   }
   if (different > 0) {

@@ -101,7 +101,7 @@ class CallQueue::Item final : public Work {
   std::atomic<bool> done_{false};
 };
 
-CallQueue::CallQueue(std::unique_ptr<Group> group)
+CallQueue::CallQueue(std::unique_ptr<GroupEnd> group)
     : group_(std::move(group)), fork_generation_(fork_generation()) {}
 
 CallQueue::~CallQueue() { finish(); }

@@ -12,13 +12,13 @@
 
 #include <collective_ops/communicator.h>
 
-#include "communicator/group.h"
+#include "communicator/group_end.h"
 
 namespace collective_ops {
 
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
-  explicit CallQueue(std::unique_ptr<Group> group);
+  explicit CallQueue(std::unique_ptr<GroupEnd> group);
   ~CallQueue();
 
   Status run(const Call& call);
@@ -33,7 +33,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Announces a call that was refused before it could be made, so that peers in that call learn of it.
   void refuse();
 
-  Group& group() { return *group_; }
+  GroupEnd& group() { return *group_; }
 
  private:
   class Item;
@@ -51,7 +51,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   static constexpr uint32_t kRunning = 1;
   static constexpr uint32_t kPending = 2;
 
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<GroupEnd> group_;
   uint32_t fork_generation_;
   std::atomic<uint32_t> state_{0};
   std::mutex mutex_;

@@ -9,7 +9,7 @@ namespace collective_ops {
 void CallTrace::start(std::shared_ptr<Recorder> recorder, const Members& members) {
   recorder_ = std::move(recorder);
   members_ = members;
-  if (!members.is_world()) recorder_->define_group(members.id, members.name, members.ranks);
+  if (!members.is_world()) recorder_->define_group(members.id, members.name, members.all());
 }
 
 void CallTrace::begin(int64_t issued_ns, shm::Waiter& waiter) {
@@ -40,7 +40,7 @@ void CallTrace::end(const TracedCall& traced, shm::Waiter& waiter) {
   for (size_t peer = 0; peer < waits.size(); ++peer) {
     record.waited_ns += waits[peer];
     PeerRecord entry;
-    entry.peer = static_cast<uint64_t>(members_.ranks[peer]);
+    entry.peer = static_cast<uint64_t>(members_.world_rank(static_cast<int>(peer)));
     entry.waited_ns = std::min<uint64_t>(static_cast<uint64_t>(waits[peer]), kMaxWaitNs);
     if (traced.used != nullptr) {
       entry.read_bytes = traced.used->read_bytes[peer];

@@ -119,7 +119,7 @@ Communicator::~Communicator() {
     return;
   }
   parts_->queue->finish();
-  Group& group = parts_->queue->group();
+  GroupEnd& group = parts_->queue->group();
   const Status unsent = group.messages().finish();
   if (!unsent.ok()) fmt::print(stderr, "collective-ops: {}\n", unsent.message());
   group.trace().stop();
@@ -129,7 +129,7 @@ Communicator::~Communicator() {
 }
 
 int Communicator::rank() const { return parts_->queue->group().rank(); }
-std::span<const int> Communicator::ranks() const { return parts_->queue->group().members().ranks; }
+std::span<const int> Communicator::ranks() const { return parts_->queue->group().members().all(); }
 const std::string& Communicator::name() const { return parts_->queue->group().members().name; }
 int Communicator::world_size() const { return parts_->queue->group().world_size(); }
 Status Communicator::run(const Call& call) { return parts_->queue->run(call); }

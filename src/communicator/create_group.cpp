@@ -119,7 +119,7 @@ Status described(const Status& reason, const Meeting& meeting, int64_t begun_ns)
 
 Result<std::unique_ptr<Communicator>> Communicator::create_group(std::span<const int> ranks,
                                                                  const GroupOptions& options) {
-  Group& parent = parts_->queue->group();
+  GroupEnd& parent = parts_->queue->group();
   if (parts_->queue->forked()) {
     return Status(ErrorCode::kNotInitialized,
                   "this process is a fork of a rank: only the process that called "

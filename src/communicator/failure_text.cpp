@@ -71,13 +71,13 @@ std::string describe(const shm::Signature& signature) {
 std::string describe(const shm::Signature& signature, const Members& members) {
   std::string text = describe(signature);
   const bool rooted = !signature.failed() && !signature.for_device() && has_root(signature.collective());
-  if (members.is_world() || !rooted || signature.root() >= static_cast<int>(members.ranks.size()))
+  if (members.is_world() || !rooted || signature.root() >= static_cast<int>(members.all().size()))
     return text;
-  return text + fmt::format(" (rank {})", members.world_rank(signature.root()));
+  return text + fmt::format(" (rank {})", members.all()[static_cast<size_t>(signature.root())]);
 }
 
 std::string place_of(const shm::Signature& own, const Members& members) {
-  return fmt::format("call #{} ({}){}", own.sequence(), describe(own, members),
+  return fmt::format("call #{} ({}){}", own.shown(), describe(own, members),
                      members.is_world() ? "" : " of " + members.text());
 }
 
@@ -90,8 +90,9 @@ std::string describe_last_call(const shm::GroupMemory& memory, const Members& me
   if (static_cast<uint32_t>(line.head.load()) != static_cast<uint32_t>(issued)) {
     return fmt::format("has finished call #{}", finished);
   }
-  return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in", issued,
-                     describe(announced(line), members));
+  const uint32_t number = state.number.load(std::memory_order_relaxed);
+  return fmt::format("{} call #{} ({})", finished >= issued ? "has finished" : "is in",
+                     number != 0 ? number : issued, describe(announced(line), members));
 }
 
 Status mismatch(const shm::GroupMemory& memory, const Members& members, int rank, const shm::Signature& own) {
@@ -122,7 +123,8 @@ Status mismatch(const shm::GroupMemory& memory, const Members& members, int rank
     if (callers[text].empty()) order.push_back(text);
     callers[text].push_back(peer);
   }
-  std::string text = fmt::format("ranks made different calls as call #{} of {}: ", sequence, members.text());
+  std::string text =
+      fmt::format("ranks made different calls as call #{} of {}: ", own.shown(), members.text());
   for (size_t i = 0; i < order.size(); ++i) {
     text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", members.list(callers[order[i]]), order[i]);
   }

@@ -38,7 +38,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       waiter_(memory, settings.rank, settings.oversubscribed(), *this),
       port_(memory, settings.rank, waiter_),
       executor_(memory, settings.rank, waiter_, *this, port_),
-      cache_(settings.rank, memory.world_size(), settings.forced),
+      cache_(settings.rank, memory.world_size(), settings.divisor, settings.forced),
       read_probe_(memory, settings.rank),
       addresses_(static_cast<size_t>(memory.world_size())),
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
@@ -57,14 +57,14 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       static_cast<MessageHost&>(*this));
 }
 
-Status Group::run(const Call& call, int64_t issued_ns) {
+Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole) {
   if (memory_.broken()) {
     const Status reason = memory_.failure();
     return {ErrorCode::kGroupBroken,
             fmt::format("{}: {} was broken by an earlier failure ({}): {}", name_of(call.collective),
                         members().text(), name_of(reason.code()), reason.message())};
   }
-  begin(call);
+  begin(call, whole);
   auto found = cache_.prepare(call);
   Status refused = found.status();
   if (refused.ok() && call.send != call.recv)
@@ -92,14 +92,20 @@ Status Group::run(const Call& call, int64_t issued_ns) {
   return status;
 }
 
-void Group::begin(const Call& call) {
+void Group::begin(const Call& call, const shm::Signature* whole) {
   history_ = own_.after(history_);
   ++sequence_;
   announced_ = false;
   peers_go_direct_ = false;
   path_ = TracePath::kNone;
-  own_ = shm::Signature::of(static_cast<uint32_t>(sequence_), call.collective, call.type, call.op,
-                            announced_count(call), call.root, call.for_device);
+  const auto sequence = static_cast<uint32_t>(sequence_);
+  if (whole == nullptr) {
+    own_ = shm::Signature::of(sequence, call.collective, call.type, call.op, announced_count(call), call.root,
+                              call.for_device);
+  } else {
+    own_ = whole->as_part(sequence);
+    memory_.state(rank_).number.store(own_.number, std::memory_order_relaxed);
+  }
   const auto timeout = call.timeout.value_or(settings_.exec_timeout);
   waiter_.begin_call(std::chrono::nanoseconds(timeout).count());
   memory_.state(rank_).issued.store(sequence_, std::memory_order_relaxed);
@@ -390,7 +396,7 @@ void Group::note_waiting() {
 
 Status Group::timed_out(int peer) {
   const int64_t begun = memory_.state(rank_).begun_ns.load(std::memory_order_relaxed);
-  std::string elsewhere = settings_.host->elsewhere(members().world_rank(peer), members());
+  std::string elsewhere = settings_.host->elsewhere(members().ranks[static_cast<size_t>(peer)], members());
   return collective_ops::timed_out(memory_, members(), *peers_,
                                    {rank_, peer, own_, monotonic_ns() - begun, std::move(elsewhere)});
 }
@@ -422,7 +428,7 @@ void Group::note_message(const std::string& text) {
 }
 
 std::string Group::elsewhere(int world_rank) const {
-  const bool meets = world_rank != members().world_rank(rank_);
+  const bool meets = world_rank != members().ranks[static_cast<size_t>(rank_)];
   return meets ? settings_.host->elsewhere(world_rank, members()) : "";
 }
 
@@ -451,8 +457,6 @@ void Group::count(const PreparedCall& prepared, const PreparedProgram& used) {
      : path_ == TracePath::kRead   ? counters_.read_calls
                                    : counters_.staged_calls);
 }
-
-void Group::abort(const Status& reason) { (void)break_group(reason); }
 
 Status Group::leave() {
   settings_.host->note(this, "");

@@ -16,6 +16,7 @@
 #include "communicator/call_trace.h"
 #include "communicator/channel_port.h"
 #include "communicator/executor.h"
+#include "communicator/group_end.h"
 #include "communicator/host.h"
 #include "communicator/members.h"
 #include "communicator/messages.h"
@@ -32,6 +33,7 @@ struct GroupSettings {
   int cores = 1;                              // that the ranks of this host share
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
+  int divisor = 0;  // of averages: the ranks of the group on all hosts; 0: those of this one
   Members members;
   std::shared_ptr<Host> host;
 
@@ -39,33 +41,33 @@ struct GroupSettings {
   bool oversubscribed() const { return host->world_size() > cores; }
 };
 
-class Group final : private CallHost, private shm::WaitObserver, private MessageHost {
+class Group final : public GroupEnd, private CallHost, private shm::WaitObserver, private MessageHost {
  public:
   Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings);
 
-  // CallQueue sees to it that calls run one at a time. `issued_ns`: when the user made the call; 0: now.
-  Status run(const Call& call, int64_t issued_ns = 0);
+  Status run(const Call& call, int64_t issued_ns = 0) override { return run_as(call, issued_ns, nullptr); }
+  // A part of the call `whole`, which ranks of several hosts make: that is what peers compare, and texts
+  // name.
+  Status run_part(const Call& part, const shm::Signature& whole) { return run_as(part, 0, &whole); }
 
-  // Breaks the group from another thread than the one in a call, which then ends with `reason`.
-  void abort(const Status& reason);
+  void abort(const Status& reason) override { (void)break_group(reason); }
+  // Why the group is broken; ok while it is not.
+  Status failure() const { return memory_.broken() ? memory_.failure() : Status(); }
+  Status leave() override;
 
-  // Tells the peers that this rank makes no further call. kMismatch where calls differed that no rank has
-  // waited in.
-  Status leave();
-
-  // Also while a call runs: set once, before the first.
   Status check_interrupt() const override { return interrupt_check_ ? interrupt_check_() : Status(); }
-  const std::function<Status()>& interrupt_check() const { return interrupt_check_; }
-  void set_interrupt_check(std::function<Status()> check) { interrupt_check_ = std::move(check); }
+  const std::function<Status()>& interrupt_check() const override { return interrupt_check_; }
+  void set_interrupt_check(std::function<Status()> check) override { interrupt_check_ = std::move(check); }
 
-  int rank() const { return rank_; }
-  int world_size() const { return memory_.world_size(); }
-  const Members& members() const { return settings_.members; }
-  Host& host() const { return *settings_.host; }
-  std::chrono::milliseconds exec_timeout() const { return settings_.exec_timeout; }
-  Counters counters() const;
-  CallTrace& trace() { return trace_; }
-  Messages& messages() { return *messages_; }
+  int rank() const override { return rank_; }
+  int world_size() const override { return memory_.world_size(); }
+  const Members& members() const override { return settings_.members; }
+  std::chrono::milliseconds exec_timeout() const override { return settings_.exec_timeout; }
+  Counters counters() const override;
+  CallTrace& trace() override { return trace_; }
+  MessageEnd& messages() override { return *messages_; }
+  const shm::GroupMemory& memory() const { return memory_; }
+  const Forced& forced() const { return settings_.forced; }
 
  private:
   void arrive() override;
@@ -81,7 +83,8 @@ class Group final : private CallHost, private shm::WaitObserver, private Message
 
   void note_waiting();
   void wake_all();
-  void begin(const Call& call);
+  Status run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole);
+  void begin(const Call& call, const shm::Signature* whole);
   void announce_failed();
   bool run_eager(const PreparedCall& prepared, const Call& call);
   bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);

@@ -33,7 +33,7 @@ Members Members::world(int world_size) {
   return members;
 }
 
-std::string Members::text() const { return is_world() ? "the group" : group_text(name, ranks); }
+std::string Members::text() const { return is_world() ? "the group" : group_text(name, all()); }
 
 std::string Members::list(std::span<const int> chosen) const {
   std::vector<int> numbers;

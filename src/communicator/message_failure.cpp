@@ -238,7 +238,7 @@ Status Messages::timed_out(const Item& item, int64_t now) const {
     const shm::RankState& peer = memory_.state(transfer.peer);
     if (peer.issued.load(std::memory_order_relaxed) != peer.finished.load(std::memory_order_relaxed))
       found += "; that rank " + describe_last_call(memory_, settings_.members, transfer.peer);
-    found += host_.elsewhere(settings_.members.world_rank(transfer.peer));
+    found += host_.elsewhere(settings_.members.ranks[static_cast<size_t>(transfer.peer)]);
   }
   return in_item(
       item, ErrorCode::kTimeout,

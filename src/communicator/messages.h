@@ -71,22 +71,30 @@ class MessageHost {
   virtual void record(const MessageTrace& trace) = 0;
 };
 
-class Messages : public std::enable_shared_from_this<Messages> {
+// As a communicator sees messages.
+class MessageEnd {
+ public:
+  virtual ~MessageEnd() = default;
+  // Blocks until all are done; the first failure. `received`: empty, or of each transfer.
+  virtual Status run(std::span<const Transfer> transfers, std::span<Received> received) = 0;
+  virtual std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers) = 0;
+  // Waits for sends that were started, gives up receives that nothing came for, and ends the thread. Not ok
+  // where a send found no taker. Then this rank must leave the group. Not for a forked child.
+  virtual Status finish() = 0;
+};
+
+class Messages final : public MessageEnd, public std::enable_shared_from_this<Messages> {
  public:
   // `peers`: for this engine alone. `host` must live until finish() has returned.
   Messages(const shm::GroupMemory& memory, std::unique_ptr<Peers> peers, MessageSettings settings,
            MessageHost& host);
-  ~Messages();
+  ~Messages() override;
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // Blocks until all are done; the first failure. `received`: empty, or of each transfer.
-  Status run(std::span<const Transfer> transfers, std::span<Received> received);
-  std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers);
-
-  // Waits for sends that were started, gives up receives that nothing came for, and ends the thread. Not ok
-  // where a send found no taker. Then this rank must leave the group. Not for a forked child.
-  Status finish();
+  Status run(std::span<const Transfer> transfers, std::span<Received> received) override;
+  std::vector<std::shared_ptr<Work>> start(std::span<const Transfer> transfers) override;
+  Status finish() override;
 
   Counters counters() const;  // of messages alone
 

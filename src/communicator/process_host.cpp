@@ -59,7 +59,8 @@ std::vector<std::byte> write(const Meeting& meeting, MailKind kind, const Status
   return {bytes.begin(), bytes.end()};
 }
 
-// Whether a mail is about a creation by this name of this list in this parent; its front and the reason in it.
+// Whether a mail is about a creation by this name of this list in this parent; its front and the reason in
+// it.
 struct Parsed {
   GroupMail mail;
   std::string reason;
@@ -140,7 +141,7 @@ class ProcessHost final : public Host {
         [&](const Message& candidate) { return concerns(candidate, meeting, std::nullopt); },
         meeting.deadline_ns, meeting.check);
     if (message.status().code() == ErrorCode::kTimeout) {
-      return Status(ErrorCode::kRendezvous, fmt::format("rank {} did not come", members.ranks[0]));
+      return Status(ErrorCode::kRendezvous, fmt::format("rank {} did not come", members.world_rank(0)));
     }
     if (!message.ok()) return message.status();
     const Parsed parsed = *parse(*message, members);
@@ -149,7 +150,7 @@ class ProcessHost final : public Host {
     if (!segment.ok()) return segment.status();
     if (segment->size() < shm::GroupMemory::bytes_needed(static_cast<int>(members.ranks.size()))) {
       return Status(ErrorCode::kInternal,
-                    fmt::format("rank {} sent {} bytes of memory for a group of {}", members.ranks[0],
+                    fmt::format("rank {} sent {} bytes of memory for a group of {}", members.world_rank(0),
                                 segment->size(), members.ranks.size()));
     }
     return keep(std::move(*segment));

@@ -19,6 +19,7 @@ class ProcessPeers final : public Peers {
  public:
   ProcessPeers(std::shared_ptr<SharedPeers> shared, const Members& members)
       : shared_(std::move(shared)),
+        members_(members),
         ranks_(members.ranks),
         watch_(shared_->joined.peers, shared_->joined.rank, ranks_),
         mappings_(ranks_.size()) {}
@@ -28,13 +29,14 @@ class ProcessPeers final : public Peers {
     for (const DeadPeer& dead : watch_.check_all()) {
       const auto place = std::find(ranks_.begin(), ranks_.end(), dead.rank);
       if (!excused(static_cast<int>(place - ranks_.begin())))
-        return fmt::format("rank {} (pid {}) was lost: {}", dead.rank, dead.pid, dead.how);
+        return fmt::format("rank {} (pid {}) was lost: {}",
+                           members_.world_rank(static_cast<int>(place - ranks_.begin())), dead.pid, dead.how);
     }
     return {};
   }
 
   std::string describe(int rank) const override {
-    return fmt::format("rank {} (pid {})", world_rank(rank), process(rank).pid);
+    return fmt::format("rank {} (pid {})", members_.world_rank(rank), process(rank).pid);
   }
 
   Result<shm::MemoryRef> share(const void* pointer, size_t bytes) override {
@@ -52,7 +54,7 @@ class ProcessPeers final : public Peers {
                            const std::function<Status()>& interrupted) override {
     const SharedSegment* segment = find(rank, reference.segment);
     if (segment == nullptr) {
-      auto mapped = shared_->segments.map(world_rank(rank), reference.segment, deadline_ns, interrupted);
+      auto mapped = shared_->segments.map(rank_here(rank), reference.segment, deadline_ns, interrupted);
       if (!mapped.ok()) return mapped.status();
       segment = mapped->get();
       mappings_[static_cast<size_t>(rank)].push_back({reference.segment, std::move(*mapped)});
@@ -61,7 +63,7 @@ class ProcessPeers final : public Peers {
     if (reference.offset > size || bytes > size - reference.offset) {
       return Status(ErrorCode::kInternal,
                     fmt::format("rank {} announced {} bytes at offset {} of a segment of {}",
-                                world_rank(rank), bytes, reference.offset, size));
+                                members_.world_rank(rank), bytes, reference.offset, size));
     }
     return segment->data() + reference.offset;
   }
@@ -95,9 +97,9 @@ class ProcessPeers final : public Peers {
     PeerSegments::Mapping segment;
   };
 
-  int world_rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  int rank_here(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
   const PeerProcess& process(int rank) const {
-    return shared_->joined.peers[static_cast<size_t>(world_rank(rank))];
+    return shared_->joined.peers[static_cast<size_t>(rank_here(rank))];
   }
 
   const SharedSegment* find(int rank, uint32_t id) const {
@@ -127,7 +129,8 @@ class ProcessPeers final : public Peers {
   }
 
   std::shared_ptr<SharedPeers> shared_;
-  std::vector<int> ranks_;
+  Members members_;
+  std::vector<int> ranks_;  // of this host
   PeerWatch watch_;
   std::vector<std::vector<Known>> mappings_;  // by rank
   std::vector<uint32_t> published_;           // segments of ours that all members know of

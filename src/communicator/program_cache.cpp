@@ -58,8 +58,11 @@ size_t ProgramCache::Hash::operator()(const Key& key) const {
   return hash * 0x9e3779b97f4a7c15ULL;
 }
 
-ProgramCache::ProgramCache(int rank, int world_size, Forced forced)
-    : rank_(rank), world_size_(world_size), forced_(std::move(forced)) {}
+ProgramCache::ProgramCache(int rank, int world_size, int divisor, Forced forced)
+    : rank_(rank),
+      world_size_(world_size),
+      divisor_(divisor > 0 ? divisor : world_size),
+      forced_(std::move(forced)) {}
 
 Result<PreparedCall*> ProgramCache::prepare(const Call& call) {
   if (exchanges_counts(call.collective)) {
@@ -145,7 +148,7 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
 }
 
 CallKernel ProgramCache::kernel_of(const Call& call, const Program& program) const {
-  CallKernel kernel{.element_size = size_of(call.type), .divisor = world_size_};
+  CallKernel kernel{.element_size = size_of(call.type), .divisor = divisor_};
   if (!reduces(call.collective)) return kernel;
   const bool sums_only = !program.rank_ordered && call.op == ReduceOp::kAvg;
   kernel.reduce = reduce_kernel(call.type, sums_only ? ReduceOp::kSum : call.op);

@@ -41,7 +41,8 @@ struct PreparedCall {
 
 class ProgramCache {
  public:
-  ProgramCache(int rank, int world_size, Forced forced);
+  // `divisor`: of averages; 0: the number of ranks.
+  ProgramCache(int rank, int world_size, int divisor, Forced forced);
 
   // kUnsupportedType, kInvalidArgument; the pointer lives until the next call.
   Result<PreparedCall*> prepare(const Call& call);
@@ -69,6 +70,7 @@ class ProgramCache {
 
   int rank_;
   int world_size_;
+  int divisor_;
   Forced forced_;
   Key last_key_{};
   PreparedCall* last_ = nullptr;

@@ -14,12 +14,10 @@ namespace {
 
 class ThreadPeers final : public Peers {
  public:
-  explicit ThreadPeers(const Members& members) : ranks_(members.ranks) {}
+  explicit ThreadPeers(const Members& members) : members_(members) {}
 
   std::string find_lost(const std::function<bool(int)>&) override { return {}; }
-  std::string describe(int rank) const override {
-    return fmt::format("rank {}", ranks_[static_cast<size_t>(rank)]);
-  }
+  std::string describe(int rank) const override { return fmt::format("rank {}", members_.world_rank(rank)); }
 
   Result<shm::MemoryRef> share(const void* pointer, size_t) override {
     return shm::MemoryRef{1, reinterpret_cast<uint64_t>(pointer)};
@@ -35,7 +33,7 @@ class ThreadPeers final : public Peers {
   bool can_read(int, const std::byte*, std::byte*, size_t) override { return false; }
 
  private:
-  std::vector<int> ranks_;
+  Members members_;
 };
 
 // Groups that some members have come to, and others have not.

@@ -40,6 +40,8 @@ inline constexpr uint8_t kFailedCall = 0xff;
 struct Signature {
   uint64_t head = 0;   // sequence (low 32 bits), collective, type, op, 1 where for a device's call
   uint64_t shape = 0;  // count (low 48 bits), root; of v variants a hash of the counts
+  // Of a part of a call that ranks of several hosts make: the number of that call. 0: its sequence is that.
+  uint32_t number = 0;
 
   static Signature of(uint32_t sequence, Collective collective, DataType type, ReduceOp op, uint64_t count,
                       int root, bool for_device = false) {
@@ -50,6 +52,9 @@ struct Signature {
   static Signature of_failed(uint32_t sequence) { return {sequence | uint64_t{kFailedCall} << 32, 0}; }
   bool failed() const { return (head >> 32 & 0xff) == kFailedCall; }
   uint32_t sequence() const { return static_cast<uint32_t>(head); }
+  uint32_t shown() const { return number != 0 ? number : sequence(); }
+  // The same call, as the part of it that is the group's call `part`.
+  Signature as_part(uint32_t part) const { return {head >> 32 << 32 | part, shape, sequence()}; }
   Collective collective() const { return static_cast<Collective>(head >> 32 & 0xff); }
   DataType type() const { return static_cast<DataType>(head >> 40 & 0xff); }
   ReduceOp op() const { return static_cast<ReduceOp>(head >> 48 & 0xff); }
@@ -102,6 +107,7 @@ struct alignas(2 * kCacheLine) RankState {
       probe;  // address in this rank's process of kProbe, for peers to try to read; 0: not yet
   std::atomic<uint32_t>
       reads_peers;  // kReads or kReadsNot once tried: whether the kernel lets this rank read all of them
+  std::atomic<uint32_t> number;  // of the last call, as its caller counts it: Signature::number
   // For `collective-ops status`: what this rank did last.
   std::atomic<uint64_t> issued;    // calls begun
   std::atomic<uint64_t> finished;  // calls completed
