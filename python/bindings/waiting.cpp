@@ -54,14 +54,13 @@ Status look_for_signals() {
   next_look = now + kSignalPeriod;
   stay_if_python_ends();
   const py::gil_scoped_acquire acquire;
-  if (while_waiting && !while_waiting.is_none()) {
-    try {
-      while_waiting();
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("collective_ops: while waiting");
-    }
+  bool raised = PyErr_CheckSignals() != 0;
+  if (!raised && while_waiting && !while_waiting.is_none()) {
+    PyObject* result = PyObject_CallNoArgs(while_waiting.ptr());
+    raised = result == nullptr;  // by a signal's handler, too
+    Py_XDECREF(result);
   }
-  if (PyErr_CheckSignals() == 0) return {};
+  if (!raised) return {};
   return {ErrorCode::kInterrupted, "a signal's handler ended the wait"};  // its exception is what Python sees
 }
 

@@ -23,7 +23,7 @@ class Wait {
 Status look_for_signals();
 
 // While it lives, long waits of this thread call `function`, some twenty times a second, with the GIL. What that
-// raises is printed, and ends no wait. `function` may be None.
+// raises ends the wait. `function` may be None.
 class WhileWaiting {
  public:
   explicit WhileWaiting(pybind11::handle function);

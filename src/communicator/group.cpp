@@ -320,10 +320,11 @@ bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t byt
 }
 
 // The line and eager slot of call s were last used by call s - kEagerDepth; a rank that has announced a
-// later call has finished reading them.
+// later call has finished reading them. A rank that is ahead waits for more than it needs, so that it looks
+// at its peers once for many calls.
 bool Group::await_slot() {
   if (sequence_ <= all_arrived_ + kEagerDepth - 1) return true;
-  const uint64_t needed = sequence_ - kEagerDepth + 1;
+  const uint64_t needed = sequence_ - kEagerDepth / 2;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer != rank_ && !waiter_.until_arrival(peer, needed)) return false;
   }

@@ -86,7 +86,7 @@ inline constexpr uint32_t kMaxStep = (1u << 24) - 1;
 // of its peers (the root of a broadcast waits for nobody), so before the first instruction the executor waits
 // until every peer has arrived at call s - kEagerDepth + 1: then all have left the call that last used the
 // slot.
-inline constexpr int kEagerDepth = 4;
+inline constexpr int kEagerDepth = 16;
 
 // Binds a plan. All operands of an instruction have the same length; instructions on no bytes are left out.
 // Errors: kInvalidArgument (rank, root or counts outside the group, element or chunk size that cannot be

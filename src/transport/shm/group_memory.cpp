@@ -25,7 +25,7 @@ Offsets offsets_of(int world_size) {
   at.notes = at.states + n * sizeof(RankState);
   at.lines = round_up(at.notes + n * sizeof(RankNote), kPage);
   at.eager = at.lines + round_up(n * kEagerDepth * sizeof(Line), kPage);
-  at.scratch = at.eager + n * kEagerDepth * kEagerBytes;
+  at.scratch = at.eager + round_up(n * kEagerDepth * kEagerStride, kPage);
   at.channels = at.scratch + n * kScratchBytes;
   at.messages = at.channels + n * n * GroupMemory::channel_bytes(world_size);
   at.end = at.messages + MessageMemory::bytes_needed(world_size);

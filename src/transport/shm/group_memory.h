@@ -20,16 +20,18 @@
 namespace collective_ops::shm {
 
 inline constexpr size_t kCacheLine = 64;
-inline constexpr int kEagerDepth = 4;             // calls whose lines and eager slots exist at once
+inline constexpr int kEagerDepth = 16;            // calls whose lines and eager slots exist at once
 inline constexpr size_t kInlineBytes = 40;        // payload that fits in a line
-inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of an eager slot
+inline constexpr size_t kEagerBytes = 32 * 1024;  // payload of an eager slot
+// Slots lie at no power of two from each other: small payloads would share few sets of the caches.
+inline constexpr size_t kEagerStride = kEagerBytes + 2 * kCacheLine;
 inline constexpr size_t kScratchBytes = 2 << 20;  // staging memory of a rank
 inline constexpr int kMaxRanks = 1024;
 
 // For whoever looks at the memory from outside (communicator/status.h). Another layout of header, states
 // or lines is another version.
 inline constexpr uint64_t kGroupMagic = 0x50554f5247504f43;  // "COPGROUP"
-inline constexpr uint32_t kGroupLayoutVersion = 2;
+inline constexpr uint32_t kGroupLayoutVersion = 3;
 inline constexpr size_t kJobBytes = 512;
 inline constexpr size_t kNameBytes = 128;  // of a group, the zero at its end included
 
@@ -167,7 +169,7 @@ class GroupMemory {
     return lines_[rank * kEagerDepth + sequence % kEagerDepth];
   }
   std::byte* eager(int rank, uint64_t sequence) const {
-    return eager_ + (rank * kEagerDepth + sequence % kEagerDepth) * kEagerBytes;
+    return eager_ + (rank * kEagerDepth + sequence % kEagerDepth) * kEagerStride;
   }
   std::byte* scratch(int rank) const { return scratch_ + rank * kScratchBytes; }
   std::byte* channel(int from, int to) const;  // channel_bytes(world_size) of a Channel

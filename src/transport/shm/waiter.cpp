@@ -47,7 +47,9 @@ void Waiter::wake(std::atomic<uint64_t>& word) {
 }
 
 void Waiter::wake_all() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int rank = 0; rank < memory_.world_size(); ++rank) {
+    if (memory_.state(rank).sleepers.load(std::memory_order_relaxed) == 0) continue;
     wake(memory_.state(rank).progress);
     for (int slot = 0; slot < kEagerDepth; ++slot) wake(memory_.line(rank, static_cast<uint64_t>(slot)).head);
   }
