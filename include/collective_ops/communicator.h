@@ -30,6 +30,7 @@
 #include <collective_ops/status.h>
 #include <collective_ops/transfer.h>
 #include <collective_ops/types.h>
+#include <collective_ops/window.h>
 
 namespace collective_ops {
 
@@ -139,6 +140,8 @@ class Communicator {
                                                      const GroupOptions& options = {});
   // Shared memory of this process, for buffers of any communicator.
   static Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes);
+  // The same with pages of its own, zeroed and page-aligned: a part of a window.
+  static Result<std::shared_ptr<SharedBuffer>> allocate_part(size_t bytes);
 
   // Finishes what was started, then leaves the group: peers that still wait for this rank get kPeerLost.
   ~Communicator();
@@ -239,6 +242,11 @@ class Communicator {
   Status run(const Call& call);
   // The same, without waiting; calls run in the order they were made, blocking ones included.
   std::shared_ptr<Work> start(const Call& call, std::shared_ptr<CallListener> listener = nullptr);
+
+  // Lays `part`, of allocate_part(), open to the other ranks; nullptr for none. A collective call: every rank
+  // makes it, in the order of its calls; parts may differ in size, `signal_bytes`, at their end, may not.
+  // Where it fails on one rank it fails on all, and the group goes on.
+  Result<std::unique_ptr<Window>> open_window(std::shared_ptr<SharedBuffer> part, size_t signal_bytes);
 
   // From any thread: ends the call that runs, here and on all ranks, with kGroupBroken and this text. The
   // group cannot be used afterwards.

@@ -111,6 +111,10 @@ Result<std::shared_ptr<SharedBuffer>> Communicator::allocate(size_t bytes) {
   return SharedHeap::instance().allocate(bytes);
 }
 
+Result<std::shared_ptr<SharedBuffer>> Communicator::allocate_part(size_t bytes) {
+  return SharedHeap::instance().allocate_alone(bytes);
+}
+
 Communicator::~Communicator() {
   if (parts_->queue->forked()) {
     // A child shares everything with its parent and may neither leave the group nor wait for a thread that

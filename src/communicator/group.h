@@ -68,6 +68,7 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   MessageEnd& messages() override { return *messages_; }
   const shm::GroupMemory& memory() const { return memory_; }
   const Forced& forced() const { return settings_.forced; }
+  bool oversubscribed() const { return settings_.oversubscribed(); }
 
  private:
   void arrive() override;

@@ -36,12 +36,13 @@ struct SharedHeap::Impl {
     uint32_t id;
     SharedSegment memory;
     FreeList free;
+    bool alone;               // of one buffer, and gone with it
     size_t used = 0;          // bytes in live buffers
     size_t populated = 0;     // pages of [0, populated) are taken
     uint64_t emptied_at = 0;  // order of becoming empty
 
-    Segment(uint32_t number, SharedSegment segment)
-        : id(number), memory(std::move(segment)), free(memory.size()) {}
+    Segment(uint32_t number, SharedSegment segment, bool of_one)
+        : id(number), memory(std::move(segment)), free(memory.size()), alone(of_one) {}
   };
   struct Place {
     std::byte* data = nullptr;
@@ -81,7 +82,9 @@ struct SharedHeap::Impl {
   // The smallest segment with room, so that small buffers leave large empty segments whole.
   std::optional<Place> take_from_existing(size_t bytes, size_t alignment) {
     std::vector<Segment*> by_size;
-    for (const auto& segment : segments) by_size.push_back(segment.get());
+    for (const auto& segment : segments) {
+      if (!segment->alone) by_size.push_back(segment.get());
+    }
     std::stable_sort(by_size.begin(), by_size.end(),
                      [](const auto* a, const auto* b) { return a->memory.size() < b->memory.size(); });
     for (Segment* segment : by_size) {
@@ -94,29 +97,29 @@ struct SharedHeap::Impl {
     return std::nullopt;
   }
 
-  Status add_segment(size_t bytes) {
+  Status add_segment(size_t bytes, bool alone) {
     if (segments.size() == SegmentTable::kCapacity) {
       return Status(
           ErrorCode::kOutOfMemory,
           fmt::format("shared memory: {} segments are in use; free buffers, or make fewer, larger ones",
                       segments.size()));
     }
-    const size_t exact = round_up(bytes, 2 * kMiB);
-    auto memory =
-        SharedSegment::create(bytes >= kOwnSegment ? exact : kSegmentSize, "shared memory for buffers");
+    const size_t exact = alone ? bytes : round_up(bytes, 2 * kMiB);
+    auto memory = SharedSegment::create(alone || bytes >= kOwnSegment ? exact : kSegmentSize,
+                                        "shared memory for buffers");
     if (!memory.ok() && memory.status().code() == ErrorCode::kOutOfMemory && exact < kSegmentSize) {
       memory = SharedSegment::create(exact, "shared memory for buffers");
     }
     if (!memory.ok()) return memory.status();
-    segments.push_back(std::make_unique<Segment>(next_id++, std::move(*memory)));
+    segments.push_back(std::make_unique<Segment>(next_id++, std::move(*memory), alone));
     publish_table();
     return Status();
   }
 
-  Result<Place> take(size_t bytes, size_t alignment) {
-    auto place = take_from_existing(bytes, alignment);
+  Result<Place> take(size_t bytes, size_t alignment, bool alone) {
+    auto place = alone ? std::nullopt : take_from_existing(bytes, alignment);
     if (!place) {
-      if (Status status = add_segment(bytes); !status.ok()) return status;
+      if (Status status = add_segment(bytes, alone); !status.ok()) return status;
       Segment& fresh = *segments.back();
       place = Place{fresh.memory.data() + *fresh.free.take(bytes, alignment), fresh.id, 0, bytes};
     }
@@ -145,6 +148,14 @@ struct SharedHeap::Impl {
     segment->used -= place.bytes;
     live -= place.bytes;
     if (segment->used > 0) return;
+    if (segment->alone) {
+      const auto at = std::find_if(segments.begin(), segments.end(),
+                                   [&](const auto& known) { return known.get() == segment; });
+      const std::unique_ptr<Segment> gone = std::move(*at);
+      segments.erase(at);
+      publish_table();  // before it is unmapped
+      return;
+    }
     segment->emptied_at = ++clock;
     release_empty(std::max(kKeepAtLeast, peak));
   }
@@ -154,7 +165,7 @@ struct SharedHeap::Impl {
     std::vector<Segment*> empty;
     size_t total = 0;
     for (const auto& segment : segments) {
-      if (segment->used > 0) continue;
+      if (segment->used > 0 || segment->alone) continue;
       empty.push_back(segment.get());
       total += segment->memory.size();
     }
@@ -211,7 +222,7 @@ SharedHeap::SharedHeap() : impl_(std::make_shared<Impl>()) {}
 
 SharedHeap::~SharedHeap() = default;
 
-Result<std::shared_ptr<SharedBuffer>> SharedHeap::allocate(size_t bytes) {
+Result<std::shared_ptr<SharedBuffer>> SharedHeap::allocate(size_t bytes, bool alone) {
   if (forked()) {
     return Status(
         ErrorCode::kNotInitialized,
@@ -220,13 +231,13 @@ Result<std::shared_ptr<SharedBuffer>> SharedHeap::allocate(size_t bytes) {
   if (bytes > SIZE_MAX / 4) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("shared memory: {} bytes is no size", bytes));
   }
-  const size_t alignment = bytes >= 2 * kMiB ? kLargeAlignment : kCacheLine;
+  const size_t alignment = alone || bytes >= 2 * kMiB ? kLargeAlignment : kCacheLine;
   const size_t taken = round_up(std::max<size_t>(bytes, 1), alignment);
   const std::lock_guard lock(impl_->mutex);
-  auto place = impl_->take(taken, alignment);
+  auto place = impl_->take(taken, alignment, alone);
   if (!place.ok() && place.status().code() == ErrorCode::kOutOfMemory) {
     impl_->release_empty(0);
-    place = impl_->take(taken, alignment);
+    place = impl_->take(taken, alignment, alone);
   }
   if (!place.ok()) return place.status();
   return std::shared_ptr<SharedBuffer>(std::make_shared<HeapBuffer>(impl_, *place, bytes));

@@ -7,6 +7,9 @@
 // all are when memory runs short. A released segment's pages go back to the system at once even where
 // a peer still maps it; its id is never used again; peers drop the mapping with the next segment that
 // is published to them (bootstrap/peer_segments.h).
+//
+// A buffer with pages of its own is a segment, which is never reused: what peers have mapped of it stays as
+// it is until the last of them lets go.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +58,9 @@ class SharedHeap {
   // Aligned to 64 bytes, from 2 MiB on to 4 KiB. Pages are taken at once (no signal when touched
   // later), contents are unspecified. Size 0 gives a valid buffer. Any thread.
   // kOutOfMemory where it does not fit, kNotInitialized in a child after fork.
-  Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes);
+  Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes) { return allocate(bytes, false); }
+  // With pages of its own, zeroed, page-aligned.
+  Result<std::shared_ptr<SharedBuffer>> allocate_alone(size_t bytes) { return allocate(bytes, true); }
 
   // The place of [pointer, pointer + bytes) if all of it lies in one segment. Lock-free.
   std::optional<SegmentOffset> find(const void* pointer, size_t bytes) const;
@@ -76,6 +81,7 @@ class SharedHeap {
  private:
   friend class HeapBuffer;
   struct Impl;
+  Result<std::shared_ptr<SharedBuffer>> allocate(size_t bytes, bool alone);
   std::shared_ptr<Impl> impl_;  // shared with live buffers
 };
 

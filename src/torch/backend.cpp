@@ -24,22 +24,6 @@ Memberships& memberships() {
   return *instance;
 }
 
-// Leaving may wait for peers, and for a thread that asks for the GIL.
-class WithoutGil {
- public:
-  WithoutGil() {
-    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
-  }
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* state_ = nullptr;
-};
-
 }  // namespace
 
 std::shared_ptr<Communicator> Membership::communicator() {
@@ -113,6 +97,19 @@ void shutdown_all(const std::string& reason) {
       communicator->abort(reason);
     membership->leave();
   }
+}
+
+std::shared_ptr<Window> ProcessGroupCollectiveOps::open_window(std::shared_ptr<SharedBuffer> part,
+                                                               size_t signal_bytes) {
+  const auto comm = communicator();
+  Result<std::unique_ptr<Window>> window = Status();
+  {
+    const WithoutGil released;
+    const Interruptible here;
+    window = comm->open_window(std::move(part), signal_bytes);
+  }
+  check(window.status());
+  return std::move(*window);
 }
 
 Counters ProcessGroupCollectiveOps::counters() { return communicator()->counters(); }

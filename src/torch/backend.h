@@ -125,6 +125,9 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
 
+  // Of all ranks' parts; every rank, in the order of its calls (collective_ops/communicator.h). Throws.
+  std::shared_ptr<Window> open_window(std::shared_ptr<SharedBuffer> part, size_t signal_bytes);
+
   Counters counters();
 
  private:

@@ -24,6 +24,13 @@ bool python_ends() {
 Interruptible::Interruptible() : before_(std::exchange(interruptible, true)) {}
 Interruptible::~Interruptible() { interruptible = before_; }
 
+WithoutGil::WithoutGil() {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
+}
+WithoutGil::~WithoutGil() {
+  if (state_ != nullptr) PyEval_RestoreThread(state_);
+}
+
 Status look_for_signals() {
   if (!interruptible || python_ends() || Py_IsInitialized() == 0) return {};
   const auto now = std::chrono::steady_clock::now();

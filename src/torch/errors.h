@@ -32,6 +32,18 @@ class Interruptible {
   bool before_;
 };
 
+// Lets go of the GIL, where this thread has it: waits may be long, and need a thread that asks for it.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
 // What a communicator calls during long waits.
 Status look_for_signals();
 

@@ -4,6 +4,7 @@
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/flight_recorder.h"
+#include "torch/symmetric_memory.h"
 
 namespace py = pybind11;
 
@@ -48,6 +49,7 @@ PYBIND11_MODULE(_torch, module) {
   py::class_<Group, c10d::Backend, c10::intrusive_ptr<Group>>(module, "ProcessGroupCollectiveOps")
       .def("counters", &counters,
            "What this rank has done in the group: calls, bytes, and calls and copied bytes by data path.");
+  offer_symmetric_memory();
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group"), py::arg("global_ranks"), py::arg("name"),
              py::call_guard<py::gil_scoped_release>());

@@ -144,6 +144,32 @@ TEST(SharedHeap, ReusesEmptySegmentsAndNeverAnId) {
   }
 }
 
+TEST(SharedHeap, ABufferAloneKeepsItsPagesForWhoeverMapsThem) {
+  SharedHeap heap;
+  const Buffer before = take(heap, 100);
+  auto alone = heap.allocate_alone(5000);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  auto* data = static_cast<unsigned char*>((*alone)->data());
+  const auto place = heap.find(data, 5000);
+  ASSERT_TRUE(place);
+  EXPECT_NE(place->segment_id, heap.find(before->data(), 100)->segment_id);
+  EXPECT_EQ(place->offset, 0u);
+  EXPECT_EQ(data[4999], 0);
+  std::memset(data, 7, 5000);
+  auto fd = heap.segment_fd(place->segment_id);
+  ASSERT_TRUE(fd.ok());
+  auto peers = SharedSegment::map(fd->release());
+  ASSERT_TRUE(peers.ok());
+  const Buffer small = take(heap, 64);  // never from the pages of another
+  EXPECT_NE(heap.find(small->data(), 64)->segment_id, place->segment_id);
+  alone->reset();
+  EXPECT_FALSE(heap.find(data, 1));
+  EXPECT_EQ(heap.usage().segments, 1u);
+  for (int i = 0; i < 20; ++i) std::memset(take(heap, 5000)->data(), 9, 5000);
+  EXPECT_EQ(std::to_integer<int>(peers->data()[0]), 7);
+  EXPECT_EQ(std::to_integer<int>(peers->data()[4999]), 7);
+}
+
 TEST(SharedHeap, FindIsSafeWhileSegmentsComeAndGo) {
   SharedHeap heap;
   const Buffer kept = take(heap, 100);
