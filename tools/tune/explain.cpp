@@ -24,7 +24,7 @@ Call call_of(const Question& question, int ranks) {
 Result<std::string> choice_of(const Call& call, bool shared, int ranks) {
   auto forced = forced_by_environment();
   if (!forced.ok()) return forced.status();
-  ProgramCache cache(0, ranks, forced.value());
+  ProgramCache cache(0, ranks, 0, forced.value());
   const auto prepared = cache.prepare(call);
   if (!prepared.ok()) return prepared.status();
   const PreparedCall& plans = *prepared.value();
