@@ -363,12 +363,8 @@ def device() -> Any:
 def communicator(caller: str, group: Group | None = None) -> _core.Communicator:
     """Of the group, or of all ranks; NotInitializedError, in the name of `caller`, where there is none."""
     if group is not None:
-        try:
-            comm = group._communicator
-        except AttributeError:
-            raise InvalidArgumentError(
-                f"{caller}: group={group!r} is a {type(group).__name__}; give what new_group() has returned"
-            ) from None
+        check_group(caller, group)
+        comm = group._communicator
         if comm is None:
             raise NotInitializedError(f"{caller}: {group!r} was closed; make another one by new_group()")
         return comm
@@ -380,6 +376,14 @@ def communicator(caller: str, group: Group | None = None) -> _core.Communicator:
             "with spawn, or call init_hccl here with a rank and a job_id of their own"
         )
     raise NotInitializedError(f"{caller}: there is no group yet; call init_hccl() first, in every process")
+
+
+def check_group(caller: str, group: Any) -> None:
+    """InvalidArgumentError where that is neither None nor a group."""
+    if group is not None and not hasattr(group, "_communicator"):
+        raise InvalidArgumentError(
+            f"{caller}: group={group!r} is a {type(group).__name__}; give what new_group() has returned"
+        )
 
 
 def _rank_of(caller: str, world_rank: int, group: Group | None) -> int:

@@ -84,6 +84,7 @@ class GradientBucket:
         *,
         group: Group | None = None,
     ) -> None:
+        _api.check_group("GradientBucket", group)
         self.group = group
         self._bucket_bytes = _bytes_of(bucket_size_mb)
         _core.reduce_op_name(reduce_op)  # refuses what is none

@@ -4,6 +4,8 @@ function that adds its arguments, and one that runs it and returns the exit code
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -174,7 +176,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _report_errors(name: str, run: Callable[[], int]) -> int:
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who read, as `head` does, has seen enough; nothing more may be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"collective-ops {name}: {error}", file=sys.stderr)
         return 1

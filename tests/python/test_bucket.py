@@ -106,6 +106,8 @@ def without_add_or_init() -> None:
     average.add(kept)
     average.allreduce()
     assert (kept == collective_ops.world_size()).all()
+    with pytest.raises(InvalidArgumentError, match="GradientBucket: group=3 is a int"):
+        GradientBucket(group=3)
     with pytest.raises(InvalidArgumentError, match='op="sun" is not known; there are sum, avg'):
         GradientBucket(reduce_op="sun")
     total = GradientBucket(reduce_op=torch.distributed.ReduceOp.SUM)

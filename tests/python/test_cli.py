@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,15 @@ def test_errors_are_one_line(
     monkeypatch.setattr(trace, "merge", fails)
     assert cli.main(["trace", "merge"]) == 1
     assert capsys.readouterr().err == f"collective-ops trace: {error}\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "collective_ops", "doctor", "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("arguments", [[], ["trace"], ["fly"], ["run", "--nproc_per_node", "0", "x.py"]])
