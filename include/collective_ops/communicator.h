@@ -124,9 +124,10 @@ class Communicator {
  public:
   // Joins the ranks of this host that share a job. Blocks until all are there.
   static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
-  // One communicator per rank, for threads of this process.
+  // One communicator per rank, for threads of this process. `hosts`: for tests of what goes between hosts, the
+  // host that each rank pretends to be on; those of different ones share no memory and talk over TCP.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(
-      int world_size, const ConnectOptions& options = {});
+      int world_size, const ConnectOptions& options = {}, std::span<const int> hosts = {});
   // A group of some of these ranks, whose calls go on beside all others'. `ranks` are ranks of this
   // communicator, this one among them; their order is that of the ranks in the group. Members alone call it,
   // all with the same list and name; it blocks until all have. Ranks need not agree on an order of all

@@ -50,6 +50,8 @@ constexpr std::array kVariables = {
                         "auto, staged, direct or read: forces a data path, for tests"},
     EnvironmentVariable{"COLLECTIVE_OPS_ALGORITHM", "auto",
                         "auto, or the name of one of docs/algorithms.md: forces an algorithm, for tests"},
+    EnvironmentVariable{"COLLECTIVE_OPS_CONNECTIONS", "2",
+                        "TCP connections that two ranks of different hosts have for data (1 to 16)"},
     EnvironmentVariable{"TORCH_FR_BUFFER_SIZE", "2000",
                         "calls that the PyTorch backend keeps for a dump (0: none)"},
     EnvironmentVariable{
@@ -79,15 +81,29 @@ std::string environment_text(std::string_view name) {
   return "";
 }
 
-Result<std::chrono::seconds> environment_seconds(std::string_view name, int64_t low, int64_t high) {
+namespace {
+
+Result<int64_t> parsed(std::string_view name, std::string_view what, int64_t low, int64_t high) {
   const std::string text = environment_text(name);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{}=\"{}\": expected whole seconds from {} to {}", name, text, low, high));
+                  fmt::format("{}=\"{}\": expected {} from {} to {}", name, text, what, low, high));
   }
-  return std::chrono::seconds(value);
+  return value;
+}
+
+}  // namespace
+
+Result<int64_t> environment_number(std::string_view name, int64_t low, int64_t high) {
+  return parsed(name, "a whole number", low, high);
+}
+
+Result<std::chrono::seconds> environment_seconds(std::string_view name, int64_t low, int64_t high) {
+  auto value = parsed(name, "whole seconds", low, high);
+  if (!value.ok()) return value.status();
+  return std::chrono::seconds(*value);
 }
 
 Result<bool> environment_flag(std::string_view name) {

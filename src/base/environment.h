@@ -24,6 +24,9 @@ std::span<const EnvironmentVariable> environment_variables();
 // The text of a variable that stands in the table, or its default. "" where neither is set.
 std::string environment_text(std::string_view name);
 
+// A whole number from `low` to `high`; of a variable that has a default.
+Result<int64_t> environment_number(std::string_view name, int64_t low, int64_t high);
+
 // Whole seconds between `low` and `high`; 0 is allowed where low is 0.
 Result<std::chrono::seconds> environment_seconds(std::string_view name, int64_t low, int64_t high);
 

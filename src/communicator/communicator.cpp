@@ -13,6 +13,12 @@
 
 namespace collective_ops {
 
+namespace {
+
+constexpr int64_t kMostConnections = 16;  // that two ranks have for data
+
+}  // namespace
+
 Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host) {
   GroupSettings settings;
   settings.rank = options.rank;
@@ -27,6 +33,9 @@ Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_ho
   auto forced = forced_by_environment();
   if (!forced.ok()) return forced.status();
   settings.forced = std::move(*forced);
+  auto connections = environment_number("COLLECTIVE_OPS_CONNECTIONS", 1, kMostConnections);
+  if (!connections.ok()) return connections.status();
+  settings.connections = static_cast<int>(*connections);
   return settings;
 }
 
@@ -72,39 +81,10 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
   settings->host = make_process_host(std::move(*host), *recorder);
   auto parts = std::make_unique<Parts>();
   parts->host = settings->host;
-  auto group = std::make_unique<Group>(memory, parts->host->peers_of(settings->members), *settings);
-  group->set_interrupt_check(options.interrupted);
-  if (*recorder) group->trace().start(*recorder, settings->members);
-  parts->queue = std::make_shared<CallQueue>(std::move(group));
+  parts->queue = std::make_shared<CallQueue>(make_group_end(memory, parts->host->peers_of(settings->members),
+                                                            *settings, options.rank, options.interrupted));
   parts->host->enter();
   return std::unique_ptr<Communicator>(new Communicator(std::move(parts)));
-}
-
-Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_threads(
-    int world_size, const ConnectOptions& options) {
-  if (world_size < 1 || world_size > shm::kMaxRanks) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("a group of {} threads: from 1 to {} are possible",
-                                                           world_size, shm::kMaxRanks));
-  }
-  auto settings = settings_of(options, world_size);
-  if (!settings.ok()) return settings.status();
-  auto bytes = thread_memory(shm::GroupMemory::bytes_needed(world_size));
-  if (!bytes.ok()) return bytes.status();
-  const shm::GroupMemory memory(bytes->get(), world_size);
-  const std::vector<std::shared_ptr<Host>> hosts = make_thread_hosts(world_size, std::move(*bytes));
-  settings->members = Members::world(world_size);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < world_size; ++rank) {
-    settings->rank = rank;
-    auto parts = std::make_unique<Parts>();
-    settings->host = parts->host = hosts[static_cast<size_t>(rank)];
-    auto group = std::make_unique<Group>(memory, parts->host->peers_of(settings->members), *settings);
-    group->set_interrupt_check(options.interrupted);
-    parts->queue = std::make_shared<CallQueue>(std::move(group));
-    parts->host->enter();
-    communicators.push_back(std::unique_ptr<Communicator>(new Communicator(std::move(parts))));
-  }
-  return communicators;
 }
 
 Result<std::shared_ptr<SharedBuffer>> Communicator::allocate(size_t bytes) {

@@ -1,7 +1,7 @@
 // What a Communicator holds.
 #pragma once
 
-#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include <collective_ops/communicator.h>
@@ -20,5 +20,11 @@ struct Communicator::Parts {
 
 // Deadline, forced paths and usable cores, from the options and the environment.
 Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host);
+
+// The end of a group whose members are `settings`: on this host alone, or where they have members elsewhere,
+// a spanning one. `rank`: of the group. `settings.rank` and `memory`: among those on this host.
+std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::unique_ptr<Peers> peers,
+                                         GroupSettings settings, int rank,
+                                         const std::function<Status()>& interrupted);
 
 }  // namespace collective_ops

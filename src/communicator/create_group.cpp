@@ -142,37 +142,44 @@ Result<std::unique_ptr<Communicator>> Communicator::create_group(std::span<const
   Meeting meeting;
   meeting.members.name = options.name;
   meeting.members.parent = parent.members().id;
-  for (const int member : ranks) meeting.members.ranks.push_back(parent.members().world_rank(member));
-  meeting.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  for (const int member : ranks)
+    meeting.members.ranks.push_back(parent.members().all()[static_cast<size_t>(member)]);
+  const auto own = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   meeting.number = host->next_number(meeting.members);
   meeting.members.id = id_of(meeting.members, meeting.number);
+  if (host->job_hosts() != nullptr) meeting.members = members_here(*host->job_hosts(), meeting.members);
+  const std::vector<int>& here = meeting.members.ranks;
+  meeting.rank = static_cast<int>(std::find(here.begin(), here.end(), host->world_rank()) - here.begin());
   meeting.job = host->job();
   meeting.deadline_ns = begun_ns + *timeout;
   std::unique_ptr<Peers> peers = host->peers_of(meeting.members);
   meeting.check = [&] {
     if (Status status = parent.check_interrupt(); !status.ok()) return status;
+    if (host->job_hosts() != nullptr) {
+      if (Status status = host->job_hosts()->connector->look(); !status.ok()) return status;
+    }
     const std::string lost = peers->find_lost([](int) { return false; });
     return lost.empty() ? Status() : Status(ErrorCode::kPeerLost, lost);
   };
 
   auto bytes = host->memory_for(meeting);
   if (!bytes.ok()) return described(bytes.status(), meeting, begun_ns);
-  const shm::GroupMemory memory(bytes->get(), static_cast<int>(ranks.size()));
+  const shm::GroupMemory memory(bytes->get(), static_cast<int>(here.size()));
   if (Status status = await_members(memory, meeting, *host); !status.ok()) {
     // Members that have the memory read why there; those that come later, too.
     if (!memory.broken()) (void)memory.break_with(described(status, meeting, begun_ns));
     return memory.failure();
   }
   settings->rank = meeting.rank;
-  settings->members = std::move(meeting.members);
+  settings->members = meeting.members;
   settings->host = host;
   auto parts = std::make_unique<Parts>();
   parts->host = host;
   parts->memory = std::move(*bytes);
-  auto group = std::make_unique<Group>(memory, std::move(peers), *settings);
-  group->set_interrupt_check(parent.interrupt_check());
-  if (host->recorder()) group->trace().start(host->recorder(), group->members());
-  parts->queue = std::make_shared<CallQueue>(std::move(group));
+  auto end = make_group_end(memory, std::move(peers), *settings, own, parent.interrupt_check());
+  if (Status status = end->meet(meeting.deadline_ns); !status.ok())
+    return described(status, meeting, begun_ns);
+  parts->queue = std::make_shared<CallQueue>(std::move(end));
   host->enter();
   return std::unique_ptr<Communicator>(new Communicator(std::move(parts)));
 }

@@ -148,7 +148,11 @@ Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, 
                         own.sequence(), members.text(), us, describe(own, members), them,
                         describe(theirs, members), difference_in(fields))};
   }
-  if (sequence == 1) {
+  return differed_earlier(members, us, them, sequence);
+}
+
+Status differed_earlier(const Members& members, int us, int them, uint32_t number) {
+  if (number == 1) {
     return {ErrorCode::kMismatch,
             fmt::format("ranks {} and {} were started with different COLLECTIVE_OPS_PATH, "
                         "COLLECTIVE_OPS_ALGORITHM, HCCL_ALGO, "
@@ -158,7 +162,24 @@ Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, 
   return {ErrorCode::kMismatch,
           fmt::format("ranks {} and {} made different calls some time before call #{} of {}. "
                       "Every rank must make the same calls in the same order",
-                      us, them, sequence, members.text())};
+                      us, them, number, members.text())};
+}
+
+Status mismatch_between(const Members& members, int us, const shm::Signature& own, int them,
+                        const shm::Signature& theirs) {
+  if (own.shown() != theirs.shown() && !theirs.failed()) {
+    return {ErrorCode::kMismatch,
+            fmt::format("rank {} is in {}, while rank {} is in call #{} ({}): one has made a call that the "
+                        "other has not. Every rank must make the same calls in the same order",
+                        us, place_of(own, members), them, theirs.shown(), describe(theirs, members))};
+  }
+  std::vector<std::string> fields;
+  compare(own, theirs, fields);
+  const bool first = us < them;
+  return {ErrorCode::kMismatch,
+          fmt::format("ranks made different calls as call #{} of {}: rank {}: {}; rank {}: {}{}", own.shown(),
+                      members.text(), first ? us : them, describe(first ? own : theirs, members),
+                      first ? them : us, describe(first ? theirs : own, members), difference_in(fields))};
 }
 
 Status timed_out(const shm::GroupMemory& memory, const Members& members, const Peers& peers,

@@ -28,6 +28,12 @@ Status mismatch(const shm::GroupMemory& memory, const Members& members, int rank
 Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, int rank, int peer,
                         uint32_t sequence);
 
+// The same of two ranks of the world on different hosts, by what the one has sent to the other.
+Status mismatch_between(const Members& members, int us, const shm::Signature& own, int them,
+                        const shm::Signature& theirs);
+// kMismatch where one of these two made another call before call `number`.
+Status differed_earlier(const Members& members, int us, int them, uint32_t number);
+
 // kTimeout of `rank` in a call, waiting for `peer`, which does `elsewhere` in other groups meanwhile.
 struct LateCall {
   int rank;

@@ -367,8 +367,14 @@ bool Group::fail(Status status) {
   return false;
 }
 
+std::string Group::find_lost() {
+  return peers_->find_lost(
+      [this](int rank) { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; });
+}
+
 Status Group::check_peers(int peer) {
   if (Status status = check_interrupt(); !status.ok()) {
+    if (status.code() == ErrorCode::kPeerLost) return peer_lost(members(), rank_, own_, status.message());
     return {status.code(), fmt::format("rank {} was interrupted in {}: {}", members().world_rank(rank_),
                                        place_of(own_, members()), status.message())};
   }
@@ -380,7 +386,7 @@ Status Group::check_peers(int peer) {
                      fmt::format("{} left the group after call #{}", peers_->describe(peer),
                                  memory_.state(peer).finished.load(std::memory_order_relaxed)));
   }
-  const std::string lost = peers_->find_lost(has_left);
+  const std::string lost = find_lost();
   if (!lost.empty()) return peer_lost(members(), rank_, own_, lost);
   if (!noted_) note_waiting();
   return {};

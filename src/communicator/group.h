@@ -34,6 +34,7 @@ struct GroupSettings {
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
   int divisor = 0;  // of averages: the ranks of the group on all hosts; 0: those of this one
+  int connections = 1;  // that two ranks of different hosts have for data
   Members members;
   std::shared_ptr<Host> host;
 
@@ -53,6 +54,8 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   void abort(const Status& reason) override { (void)break_group(reason); }
   // Why the group is broken; ok while it is not.
   Status failure() const { return memory_.broken() ? memory_.failure() : Status(); }
+  // As Peers::find_lost, but for ranks that have left the group. In the thread that is in a call.
+  std::string find_lost();
   Status leave() override;
 
   Status check_interrupt() const override { return interrupt_check_ ? interrupt_check_() : Status(); }

@@ -20,6 +20,9 @@ class GroupEnd {
  public:
   virtual ~GroupEnd() = default;
 
+  // Waits for members on other hosts, before the first call.
+  virtual Status meet(int64_t /*deadline_ns*/) { return {}; }
+
   // CallQueue sees to it that calls run one at a time. `issued_ns`: when the user made the call; 0: now.
   virtual Status run(const Call& call, int64_t issued_ns = 0) = 0;
   // Breaks the group from another thread than the one in a call, which then ends with `reason`.

@@ -17,6 +17,7 @@
 #include <collective_ops/communicator.h>
 #include <collective_ops/status.h>
 
+#include "communicator/job_hosts.h"
 #include "communicator/members.h"
 #include "communicator/peers.h"
 #include "transport/shm/group_memory.h"
@@ -41,6 +42,11 @@ class Host : public std::enable_shared_from_this<Host> {
   virtual ~Host() = default;
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
+
+  // Of a job on several hosts; nullptr where this host has all its ranks. Then ranks of the world are, here
+  // and in Peers, ranks of this host.
+  const JobHosts* job_hosts() const { return job_hosts_.get(); }
+  void set_job_hosts(std::unique_ptr<const JobHosts> hosts) { job_hosts_ = std::move(hosts); }
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_.world_size(); }
@@ -76,6 +82,7 @@ class Host : public std::enable_shared_from_this<Host> {
   const int world_rank_;
 
  private:
+  std::unique_ptr<const JobHosts> job_hosts_;
   std::atomic<int> groups_{0};
   std::mutex mutex_;
   std::map<std::tuple<uint32_t, std::string, std::vector<int>>, uint32_t> numbers_;

@@ -28,8 +28,8 @@ class ScopedVariable {
 
 class ThreadRanks {
  public:
-  explicit ThreadRanks(int world_size, const ConnectOptions& options = {}) {
-    auto made = Communicator::create_for_threads(world_size, options);
+  explicit ThreadRanks(int world_size, const ConnectOptions& options = {}, std::span<const int> hosts = {}) {
+    auto made = Communicator::create_for_threads(world_size, options, hosts);
     EXPECT_TRUE(made.ok()) << made.status().message();
     if (made.ok()) ranks_ = std::move(*made);
   }

@@ -1,0 +1,99 @@
+#include "communicator/across.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "algorithms/algorithms.h"
+
+namespace collective_ops {
+namespace {
+
+constexpr size_t kMostPrograms = 256;
+
+// Up to so many bytes the number of messages one after the other decides, above that their length.
+constexpr size_t kShort = 64 << 10;
+
+bool is_power_of_two(size_t value) { return (value & (value - 1)) == 0; }
+
+std::string_view plan_between_hosts(Collective collective, size_t bytes, size_t hosts) {
+  const bool is_short = bytes <= kShort || hosts == 1;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return is_short ? "recursive_doubling" : is_power_of_two(hosts) ? "halving_doubling" : "nhr";
+    default:
+      return is_short || hosts == 2 ? "tree" : "nhr";
+  }
+}
+
+// Whether all it needs of other ranks are messages.
+bool is_of_messages(const Program& program) {
+  const auto& all = program.instructions;
+  return !program.eager && !program.reads_peer_input && !program.reads_peer_output &&
+         !program.writes_peer_output && std::none_of(all.begin(), all.end(), [](const Instruction& one) {
+           return one.kind == Instruction::Kind::kSignal || one.kind == Instruction::Kind::kWait;
+         });
+}
+
+}  // namespace
+
+Across::Across(HostLinks& links, const shm::GroupMemory& memory, int rank, int own_host, Forced forced)
+    : links_(links),
+      host_(own_host),
+      forced_(std::move(forced)),
+      waiter_(memory, rank, true, *this),
+      executor_(memory, rank, waiter_, *this, *this),
+      addresses_(0) {}
+
+Result<Across::Prepared*> Across::prepare(const AcrossCall& call) {
+  const Key key{call.collective, call.type, call.op, call.root, call.count};
+  auto found = prepared_.find(key);
+  if (found != prepared_.end()) return &found->second;
+  const size_t element = size_of(call.type);
+  const Binding binding{.rank = host_,
+                        .world_size = static_cast<int>(call.ranks.size()),
+                        .root = call.root,
+                        .element_size = element,
+                        .count = call.count};
+  const auto lowered = [&](std::string_view name) -> Result<Program> {
+    const Plan* plan = find_plan(call.collective, name);
+    if (plan == nullptr) return Status(ErrorCode::kInternal, fmt::format("there is no plan {}", name));
+    auto program = lower(*plan, binding);
+    if (program.ok() && !is_of_messages(*program))
+      return Status(ErrorCode::kInvalidArgument, fmt::format("plan {} needs memory that ranks share", name));
+    return program;
+  };
+  // A forced algorithm that is none of messages is one for inside a host.
+  const std::string& preferred =
+      forced_.algorithm.empty() ? forced_.preferred[static_cast<size_t>(call.collective)] : forced_.algorithm;
+  Result<Program> program = lowered(preferred);
+  if (!program.ok())
+    program = lowered(plan_between_hosts(call.collective, call.count * element, call.ranks.size()));
+  if (!program.ok()) return program.status();
+  Prepared prepared{std::move(*program), {.element_size = element}};
+  if (reduces(call.collective)) prepared.kernel.reduce = reduce_kernel(call.type, call.op);
+  if (prepared_.size() >= kMostPrograms) prepared_.clear();
+  return &prepared_.emplace(key, std::move(prepared)).first->second;
+}
+
+Status Across::run(const AcrossCall& call) {
+  auto prepared = prepare(call);
+  if (!prepared.ok()) return prepared.status();
+  const Program& program = (*prepared)->program;
+  if (scratch_.empty()) {
+    addresses_ = CallMemory(call.ranks.size());
+    scratch_.resize(call.ranks.size());
+  }
+  const auto me = static_cast<size_t>(host_);
+  scratch_[me] = scratch_memory_.get(program.scratch_bytes);
+  addresses_.scratch = &scratch_;
+  addresses_.input[me] = static_cast<std::byte*>(const_cast<void*>(call.send));
+  addresses_.output[me] = static_cast<std::byte*>(call.recv);
+  ranks_ = call.ranks;
+  if (executor_.run(program, addresses_, (*prepared)->kernel, 0)) return {};
+  return links_.status();
+}
+
+}  // namespace collective_ops

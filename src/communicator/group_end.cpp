@@ -1,0 +1,37 @@
+#include "communicator/group_end.h"
+
+#include <utility>
+
+#include "communicator/communicator_parts.h"
+#include "communicator/spanning_group.h"
+
+namespace collective_ops {
+
+std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::unique_ptr<Peers> peers,
+                                         GroupSettings settings, int rank,
+                                         const std::function<Status()>& interrupted) {
+  const JobHosts* job = settings.host->job_hosts();
+  const std::vector<int> ranks = settings.members.all();
+  const bool spans = job != nullptr && settings.members.ranks.size() != ranks.size();
+  if (spans) settings.divisor = static_cast<int>(ranks.size());
+  auto here = std::make_unique<Group>(memory, std::move(peers), settings);
+  if (settings.host->recorder()) here->trace().start(settings.host->recorder(), here->members());
+  std::unique_ptr<GroupEnd> end;
+  if (spans) {
+    end = std::make_unique<SpanningGroup>(
+        std::move(here), SpanningSettings{rank, ranks, job, settings.connections, settings.oversubscribed()});
+  } else {
+    end = std::move(here);
+  }
+  if (job == nullptr || spans) {
+    end->set_interrupt_check(interrupted);
+  } else {
+    end->set_interrupt_check([connector = job->connector, interrupted]() -> Status {
+      if (Status status = connector->look(); !status.ok()) return status;
+      return interrupted ? interrupted() : Status();
+    });
+  }
+  return end;
+}
+
+}  // namespace collective_ops

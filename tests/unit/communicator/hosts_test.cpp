@@ -1,0 +1,286 @@
+// Groups whose ranks pretend to be on several hosts: every collective against what one rank alone computes.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "thread_ranks.h"
+
+namespace collective_ops {
+namespace {
+
+using Hosts = std::vector<int>;
+
+std::string name_of_hosts(const testing::TestParamInfo<Hosts>& test) {
+  std::string name = "hosts";
+  for (const int host : test.param) name += "_" + std::to_string(host);
+  return name;
+}
+
+class OverHosts : public testing::TestWithParam<Hosts> {
+ protected:
+  OverHosts() : size_(static_cast<int>(GetParam().size())), ranks_(size_, {}, GetParam()) {}
+
+  float value(int rank, size_t i) const {
+    return static_cast<float>((rank + 1) * 3 + static_cast<int>(i % 17));
+  }
+  std::vector<float> input(int rank, size_t count) const {
+    std::vector<float> data(count);
+    for (size_t i = 0; i < count; ++i) data[i] = value(rank, i);
+    return data;
+  }
+  float sum(size_t i) const {
+    float all = 0;
+    for (int rank = 0; rank < size_; ++rank) all += value(rank, i);
+    return all;
+  }
+  // None, few, more than one rank speaks for, several pieces.
+  static constexpr size_t kCounts[] = {0, 1, 5, 1000, 40'000, 300'001};
+
+  const int size_;
+  ThreadRanks ranks_;
+};
+
+TEST_P(OverHosts, AllReduce) {
+  ranks_.run([&](Communicator& rank) {
+    for (const size_t count : kCounts) {
+      for (const bool in_place : {false, true}) {
+        const auto send = input(rank.rank(), count);
+        std::vector<float> recv = in_place ? send : std::vector<float>(count);
+        const Status status = rank.all_reduce(in_place ? recv.data() : send.data(), recv.data(), count,
+                                              DataType::kFloat32, ReduceOp::kSum);
+        ASSERT_TRUE(status.ok()) << status.message();
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(recv[i], sum(i)) << i << " of " << count;
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, Averages) {
+  ranks_.run([&](Communicator& rank) {
+    for (const size_t count : {size_t{5}, size_t{60'000}}) {
+      const auto send = input(rank.rank(), count);
+      std::vector<float> recv(count);
+      ASSERT_TRUE(rank.all_reduce(send.data(), recv.data(), count, DataType::kFloat32, ReduceOp::kAvg).ok());
+      for (size_t i = 0; i < count; ++i) ASSERT_FLOAT_EQ(recv[i], sum(i) / static_cast<float>(size_));
+      std::vector<int32_t> whole(count), mean(count);
+      for (size_t i = 0; i < count; ++i) whole[i] = static_cast<int32_t>(send[i]);
+      ASSERT_TRUE(rank.all_reduce(whole.data(), mean.data(), count, DataType::kInt32, ReduceOp::kAvg).ok());
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(mean[i], static_cast<int32_t>(sum(i)) / size_);
+    }
+  });
+}
+
+TEST_P(OverHosts, FactorsOfRanks) {
+  ranks_.run([&](Communicator& rank) {
+    for (const size_t count : {size_t{5}, size_t{60'000}}) {
+      const auto send = input(rank.rank(), count);
+      std::vector<float> recv(count);
+      const Status status = rank.run({.collective = Collective::kAllReduce,
+                                      .send = send.data(),
+                                      .recv = recv.data(),
+                                      .count = count,
+                                      .type = DataType::kFloat32,
+                                      .op = ReduceOp::kPreMulSum,
+                                      .factor = rank.rank() + 0.5});
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (size_t i = 0; i < count; ++i) {
+        float wanted = 0;
+        for (int r = 0; r < size_; ++r) wanted += value(r, i) * (static_cast<float>(r) + 0.5f);
+        ASSERT_FLOAT_EQ(recv[i], wanted);
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, HalfSumsThatOverflowDoNotSpoilAverages) {
+  ranks_.run([&](Communicator& rank) {
+    const std::vector<uint16_t> send(100, 0x7800);  // 32768 in float16: the sum of two is no number of it
+    std::vector<uint16_t> recv(100);
+    ASSERT_TRUE(rank.all_reduce(send.data(), recv.data(), 100, DataType::kFloat16, ReduceOp::kAvg).ok());
+    for (const uint16_t bits : recv) ASSERT_NEAR(bits, 0x7800, 1);
+  });
+}
+
+TEST_P(OverHosts, ReduceAndBroadcastOfEveryRoot) {
+  ranks_.run([&](Communicator& rank) {
+    for (int root = 0; root < size_; ++root) {
+      for (const size_t count : {size_t{1}, size_t{1000}, size_t{300'001}}) {
+        const auto send = input(rank.rank(), count);
+        std::vector<float> recv(count, -1);
+        ASSERT_TRUE(
+            rank.reduce(send.data(), recv.data(), count, DataType::kFloat32, ReduceOp::kSum, root).ok());
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(recv[i], rank.rank() == root ? sum(i) : -1);
+        recv = send;
+        ASSERT_TRUE(rank.broadcast(recv.data(), count, DataType::kFloat32, root).ok());
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(recv[i], value(root, i));
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, AllGatherAndReduceScatter) {
+  ranks_.run([&](Communicator& rank) {
+    const auto n = static_cast<size_t>(size_);
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{33}, size_t{70'001}}) {
+      const auto send = input(rank.rank(), count);
+      std::vector<float> recv(n * count);
+      ASSERT_TRUE(rank.all_gather(send.data(), recv.data(), count, DataType::kFloat32).ok());
+      for (size_t r = 0; r < n; ++r) {
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(recv[r * count + i], value(static_cast<int>(r), i));
+      }
+      const auto all = input(rank.rank(), n * count);
+      std::vector<float> part(count);
+      const Status status =
+          rank.reduce_scatter(all.data(), part.data(), count, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const size_t begin = static_cast<size_t>(rank.rank()) * count;
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(part[i], sum(begin + i)) << count;
+    }
+  });
+}
+
+TEST_P(OverHosts, UnequalParts) {
+  ranks_.run([&](Communicator& rank) {
+    const auto n = static_cast<size_t>(size_), me = static_cast<size_t>(rank.rank());
+    for (const size_t scale : {size_t{1}, size_t{20'000}}) {
+      std::vector<size_t> counts(n), begins(n);
+      for (size_t r = 0; r < n; ++r) counts[r] = (r * 7 + 3) % 5 * scale;
+      std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), size_t{0});
+      const size_t total = begins.back() + counts.back();
+      const auto mine = input(rank.rank(), counts[me]);
+      std::vector<float> recv(total);
+      ASSERT_TRUE(rank.all_gather_v(mine.data(), recv.data(), counts, DataType::kFloat32).ok());
+      for (size_t r = 0; r < n; ++r) {
+        for (size_t i = 0; i < counts[r]; ++i) ASSERT_EQ(recv[begins[r] + i], value(static_cast<int>(r), i));
+      }
+      const auto all = input(rank.rank(), total);
+      std::vector<float> part(counts[me]);
+      ASSERT_TRUE(
+          rank.reduce_scatter_v(all.data(), part.data(), counts, DataType::kFloat32, ReduceOp::kSum).ok());
+      for (size_t i = 0; i < counts[me]; ++i) ASSERT_EQ(part[i], sum(begins[me] + i));
+      for (int root = 0; root < size_; ++root) {
+        const bool is_root = rank.rank() == root;
+        std::vector<float> gathered(is_root ? total : 0), scattered(counts[me]);
+        ASSERT_TRUE(rank.gather_v(mine.data(), counts[me], gathered.data(),
+                                  is_root ? std::span<const size_t>(counts) : std::span<const size_t>(),
+                                  DataType::kFloat32, root)
+                        .ok());
+        if (is_root) ASSERT_EQ(gathered, recv);
+        ASSERT_TRUE(rank.scatter_v(all.data(),
+                                   is_root ? std::span<const size_t>(counts) : std::span<const size_t>(),
+                                   scattered.data(), counts[me], DataType::kFloat32, root)
+                        .ok());
+        for (size_t i = 0; i < counts[me]; ++i) ASSERT_EQ(scattered[i], value(root, begins[me] + i));
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, AllToAllOfAnyCounts) {
+  ranks_.run([&](Communicator& rank) {
+    const auto n = static_cast<size_t>(size_), me = static_cast<size_t>(rank.rank());
+    for (const size_t scale : {size_t{1}, size_t{30'000}}) {
+      std::vector<size_t> to(n), from(n);
+      for (size_t r = 0; r < n; ++r) {
+        to[r] = (me * 3 + r) % 4 * scale;
+        from[r] = (r * 3 + me) % 4 * scale;
+      }
+      std::vector<int32_t> send, recv(std::accumulate(from.begin(), from.end(), size_t{0})), wanted;
+      for (size_t r = 0; r < n; ++r) send.insert(send.end(), to[r], static_cast<int32_t>(me * 100 + r));
+      for (size_t r = 0; r < n; ++r) wanted.insert(wanted.end(), from[r], static_cast<int32_t>(r * 100 + me));
+      const Status status = rank.all_to_all_v(send.data(), to, recv.data(), from, DataType::kInt32);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(recv, wanted);
+    }
+  });
+}
+
+TEST_P(OverHosts, GatherAndScatterInPlace) {
+  ranks_.run([&](Communicator& rank) {
+    const auto n = static_cast<size_t>(size_), me = static_cast<size_t>(rank.rank());
+    const size_t count = 1000;
+    for (int root = 0; root < size_; ++root) {
+      std::vector<float> all(n * count, -1);
+      const auto mine = input(rank.rank(), count);
+      std::copy(mine.begin(), mine.end(), all.begin() + static_cast<ptrdiff_t>(me * count));
+      ASSERT_TRUE(rank.gather(all.data() + me * count, all.data(), count, DataType::kFloat32, root).ok());
+      if (rank.rank() != root) continue;
+      for (size_t r = 0; r < n; ++r) {
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(all[r * count + i], value(static_cast<int>(r), i));
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, BarriersAndStartedCallsKeepTheirOrder) {
+  ranks_.run([&](Communicator& rank) {
+    std::vector<float> data(1000, 1);
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 0; i < 5; ++i) {
+      works.push_back(rank.start({.collective = Collective::kAllReduce,
+                                  .send = data.data(),
+                                  .recv = data.data(),
+                                  .count = data.size(),
+                                  .type = DataType::kFloat32}));
+    }
+    ASSERT_TRUE(rank.barrier().ok());
+    for (const auto& work : works) ASSERT_TRUE(work->wait().ok());
+    for (const float element : data) ASSERT_EQ(element, std::pow(static_cast<float>(size_), 5));
+  });
+}
+
+TEST_P(OverHosts, GroupsOfSomeRanks) {
+  ranks_.run([&](Communicator& rank) {
+    std::vector<int> members;
+    for (int r = rank.rank() % 2; r < size_; r += 2) members.push_back(r);
+    auto group = rank.create_group(members, {.name = "half"});
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    for (const size_t count : {size_t{3}, size_t{50'000}}) {
+      std::vector<float> data = input(rank.rank(), count);
+      ASSERT_TRUE(
+          (*group)->all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+      for (size_t i = 0; i < count; ++i) {
+        float wanted = 0;
+        for (const int member : members) wanted += value(member, i);
+        ASSERT_EQ(data[i], wanted);
+      }
+    }
+    ASSERT_EQ(std::vector<int>((*group)->ranks().begin(), (*group)->ranks().end()), members);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, OverHosts,
+                         testing::Values(Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 2},
+                                         Hosts{0, 1, 0, 1}, Hosts{2, 2, 0, 0, 1, 1, 1},
+                                         Hosts{0, 0, 1, 1, 2, 2, 3, 3}),
+                         name_of_hosts);
+
+// The bits of `count` sums, by hosts.
+std::vector<float> sums_over(const Hosts& hosts, size_t count) {
+  ThreadRanks ranks(static_cast<int>(hosts.size()), {}, hosts);
+  std::vector<float> of_rank_0(count);
+  ranks.run([&](Communicator& rank) {
+    std::vector<float> data(count);
+    for (size_t i = 0; i < count; ++i)
+      data[i] = 1.0f / static_cast<float>(3 + rank.rank() * 7 + static_cast<int>(i % 101));
+    ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+    if (rank.rank() == 0) of_rank_0 = data;
+  });
+  return of_rank_0;
+}
+
+TEST(OverHostsStrictly, TheBitsAreThoseOfOneHost) {
+  const ScopedVariable strict("HCCL_DETERMINISTIC", "strict");
+  for (const size_t count : {size_t{7}, size_t{50'000}}) {
+    const auto wanted = sums_over({0, 0, 0, 0, 0, 0}, count);
+    EXPECT_EQ(sums_over({0, 0, 0, 1, 1, 1}, count), wanted);
+    EXPECT_EQ(sums_over({0, 0, 1, 1, 2, 3}, count), wanted);
+    EXPECT_EQ(sums_over({0, 1, 0, 1, 0, 1}, count), wanted);
+    EXPECT_EQ(sums_over({0, 1, 2, 3, 4, 5}, count), wanted);
+  }
+}
+
+}  // namespace
+}  // namespace collective_ops
