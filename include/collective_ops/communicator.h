@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include <collective_ops/hosts.h>
 #include <collective_ops/status.h>
 #include <collective_ops/transfer.h>
 #include <collective_ops/types.h>
@@ -43,6 +44,11 @@ struct ConnectOptions {
   // Called every few milliseconds by whoever waits at length, while joining or inside a call; a failure of
   // it ends the wait, and breaks the group if in a call (kInterrupted: Ctrl-C, say).
   std::function<Status()> interrupted;
+  // How ranks on several hosts meet: the first that is set, else as launchers' variables say (docs/hosts.md).
+  std::string root_info = "";                      // hosts.h
+  std::shared_ptr<KeyValueStore> store = nullptr;  // hosts.h
+  std::string rank_table = "";                     // path of a rank table file
+  bool one_host = false;                           // all ranks are on this host, whatever launchers say
 };
 
 struct GroupOptions {

@@ -22,6 +22,7 @@ class SocketAddress {
   // "10.0.0.1", "fe80::1%eth0", "[::1]"; no names. kInvalidArgument says what was expected.
   static Result<SocketAddress> parse(std::string_view text, uint16_t port = 0);
   static SocketAddress any(int family, uint16_t port = 0);
+  static SocketAddress loopback(int family, uint16_t port);
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t length() const { return length_; }
@@ -29,6 +30,8 @@ class SocketAddress {
   int family() const { return storage_.ss_family; }
   uint16_t port() const;
   SocketAddress with_port(uint16_t port) const;
+  uint32_t scope() const;  // index of the interface that a link-local IPv6 address is of; 0: none
+  SocketAddress with_scope(uint32_t scope) const;
 
   bool is_loopback() const;    // 127.0.0.0/8, ::1
   bool is_link_local() const;  // fe80::/10, 169.254.0.0/16

@@ -111,8 +111,8 @@ class Cluster {
   // Says that this rank leaves as it should: its end is no failure of the others. The destructor does it too.
   void leave();
 
-  // What each of `ranks` (this one among them) gives; in the order of `ranks`. All of them call it with the same
-  // ranks and `name`; names of exchanges that run at once differ. In O(log n) steps.
+  // What each of `ranks` (this one among them) gives; in the order of `ranks`. All of them call it with the
+  // same ranks and `name`; names of exchanges that run at once differ. In O(log n) steps.
   Result<std::vector<std::string>> exchange(std::span<const int> ranks, const std::string& name,
                                             std::string_view mine, int64_t deadline_ns,
                                             const std::function<Status()>& interrupted = {});
