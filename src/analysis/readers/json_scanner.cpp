@@ -6,6 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace collective_ops {
 namespace {
 
@@ -17,23 +21,107 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-enum Role : uint8_t { kOther, kScalar, kStructure };  // kStructure: quotes and brackets
-constexpr std::array<Role, 256> kRoles = [] {
-  std::array<Role, 256> roles{};
+// Characters of numbers, true, false, null, NaN.
+constexpr std::array<bool, 256> kScalar = [] {
+  std::array<bool, 256> scalar{};
   for (int c = 0; c < 128; ++c) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     const bool number = (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.';
-    if (letter || number) roles[static_cast<size_t>(c)] = kScalar;
+    scalar[static_cast<size_t>(c)] = letter || number;
   }
-  for (const unsigned char c : {'"', '{', '}', '[', ']'}) roles[c] = kStructure;
-  return roles;
+  return scalar;
 }();
 
-// A bit in each byte that is '"' or '\\'.
-uint64_t quotes_in(uint64_t word) {
-  constexpr uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
-  const uint64_t quote = word ^ (kOnes * '"'), escape = word ^ (kOnes * '\\');
-  return ((quote - kOnes) & ~quote & kHigh) | ((escape - kOnes) & ~escape & kHigh);
+constexpr size_t kVector = 16, kBlock = 64;
+
+// Of 16 characters, one bit each.
+struct Classes {
+  uint64_t quotes = 0, escapes = 0, opening = 0, closing = 0;
+  uint64_t after_string = 0;  // what may stand behind a string: , : } ] and blanks
+};
+
+#ifdef __SSE2__
+__m128i bytes_at(const char* text) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(text)); }
+__m128i equal(__m128i bytes, char c) { return _mm_cmpeq_epi8(bytes, _mm_set1_epi8(c)); }
+uint64_t bits_of(__m128i mask) { return static_cast<uint64_t>(_mm_movemask_epi8(mask)); }
+
+uint64_t quotes_and_escapes(const char* text) {
+  const __m128i bytes = bytes_at(text);
+  return bits_of(_mm_or_si128(equal(bytes, '"'), equal(bytes, '\\')));
+}
+
+Classes classes_of(const char* text) {
+  const __m128i bytes = bytes_at(text), space = _mm_set1_epi8(' ');
+  const __m128i folded = _mm_or_si128(bytes, space);  // '[' and '{', ']' and '}' differ in this one bit
+  const __m128i closing = equal(folded, '}');
+  const __m128i blank = _mm_cmpeq_epi8(_mm_min_epu8(bytes, space), bytes);
+  const __m128i separator = _mm_or_si128(equal(bytes, ','), equal(bytes, ':'));
+  return {bits_of(equal(bytes, '"')), bits_of(equal(bytes, '\\')), bits_of(equal(folded, '{')),
+          bits_of(closing), bits_of(_mm_or_si128(_mm_or_si128(closing, blank), separator))};
+}
+#else
+Classes classes_of(const char* text) {
+  Classes classes;
+  for (size_t i = 0; i < kVector; ++i) {
+    const char c = text[i];
+    const uint64_t bit = uint64_t{1} << i;
+    if (c == '"') classes.quotes |= bit;
+    if (c == '\\') classes.escapes |= bit;
+    if (c == '{' || c == '[') classes.opening |= bit;
+    if (c == '}' || c == ']') classes.closing |= bit;
+    const bool blank = static_cast<unsigned char>(c) <= ' ';
+    if (c == '}' || c == ']' || c == ',' || c == ':' || blank) classes.after_string |= bit;
+  }
+  return classes;
+}
+
+uint64_t quotes_and_escapes(const char* text) {
+  const Classes classes = classes_of(text);
+  return classes.quotes | classes.escapes;
+}
+#endif
+
+// The same of 64.
+Classes block_at(const char* text) {
+  Classes block;
+  for (size_t i = 0; i < kBlock; i += kVector) {
+    const Classes part = classes_of(text + i);
+    block.quotes |= part.quotes << i;
+    block.escapes |= part.escapes << i;
+    block.opening |= part.opening << i;
+    block.closing |= part.closing << i;
+    block.after_string |= part.after_string << i;
+  }
+  return block;
+}
+
+// Characters behind an odd number of backslashes. `carry`: the first is one, set for the next block.
+uint64_t escaped_by(uint64_t backslashes, uint64_t* carry) {
+  uint64_t escaped = 0, at = *carry;
+  if (backslashes == 0) {
+    *carry = 0;
+    return at;
+  }
+  // A backslash that is not escaped itself escapes what follows; runs of them are short.
+  escaped = at;
+  *carry = 0;
+  uint64_t open = backslashes & ~escaped;
+  while (open != 0) {
+    const int first = std::countr_zero(open);
+    if (first == 63) {
+      *carry = 1;
+      break;
+    }
+    escaped |= uint64_t{2} << first;
+    open &= ~(uint64_t{3} << first);
+  }
+  return escaped;
+}
+
+// Bit i: whether an odd number of the bits 0 to i is set.
+uint64_t parity(uint64_t bits) {
+  for (int shift = 1; shift < 64; shift *= 2) bits ^= bits << shift;
+  return bits;
 }
 
 void append_utf8(std::string* out, uint32_t code) {
@@ -63,7 +151,7 @@ std::optional<uint32_t> hex4(std::string_view text) {
 
 }  // namespace
 
-char JsonScanner::peek() {
+char JsonScanner::peek_further() {
   while (at_ < end_) {
     if (!is_blank(*at_)) return *at_;
     ++at_;
@@ -124,16 +212,11 @@ bool JsonScanner::next_element() {
 bool JsonScanner::skip_string() {
   const char* p = at_ + 1;
   while (true) {
-    uint64_t word = 0;
-    while (end_ - p >= 8) {
-      std::memcpy(&word, p, 8);
-      const uint64_t hits = quotes_in(word);
-      if (hits != 0) {
-        // Bits above a true hit may be false; the lowest one is exact. Bytes are in memory order.
-        if constexpr (std::endian::native == std::endian::little) p += std::countr_zero(hits) / 8;
-        break;
-      }
-      p += 8;
+    for (; end_ - p >= static_cast<ptrdiff_t>(kVector); p += kVector) {
+      const uint64_t hits = quotes_and_escapes(p);
+      if (hits == 0) continue;
+      p += std::countr_zero(hits);
+      break;
     }
     while (p < end_ && *p != '"' && *p != '\\') ++p;
     if (p >= end_) return fail(State::kEnded);
@@ -160,7 +243,7 @@ bool JsonScanner::scalar(std::string_view* text) {
   if (!good()) return false;
   if (c == '"') return string(text);
   const char* const from = at_;
-  while (at_ < end_ && kRoles[static_cast<unsigned char>(*at_)] == kScalar) ++at_;
+  while (at_ < end_ && kScalar[static_cast<unsigned char>(*at_)]) ++at_;
   if (at_ == end_) return fail(State::kEnded);
   if (at_ == from) return fail(State::kBroken);
   *text = {from, static_cast<size_t>(at_ - from)};
@@ -175,27 +258,46 @@ bool JsonScanner::skip() {
     std::string_view ignored;
     return scalar(&ignored);
   }
-  // Brackets are counted, not matched. What may follow a string is checked, or one stray quote would make
-  // text of all that follows.
+  return skip_nested();
+}
+
+// Brackets are counted, not matched. What may follow a string is checked, or one stray quote would make
+// text of all that follows.
+bool JsonScanner::skip_nested() {
+  std::array<char, kBlock> padded{};
   int64_t depth = 0;
-  while (true) {
-    while (at_ < end_ && kRoles[static_cast<unsigned char>(*at_)] != kStructure) ++at_;
-    if (at_ == end_) return fail(State::kEnded);
-    const char here = *at_;
-    if (here == '"') {
-      if (!skip_string()) return false;
-      const char next = peek();
-      if (!good()) return false;
-      if (next != ',' && next != ':' && next != '}' && next != ']') return fail(State::kBroken);
-      continue;
+  uint64_t in_string = 0, escaped = 0, string_ended = 0;  // carried from block to block
+  for (const char* p = at_; p < end_; p += kBlock) {
+    const auto left = static_cast<size_t>(end_ - p);
+    if (left < kBlock) {
+      padded.fill(' ');
+      std::memcpy(padded.data(), p, left);
     }
-    ++at_;
-    if (here == '{' || here == '[') {
-      ++depth;
-    } else if (--depth == 0) {
+    const Classes block = block_at(left < kBlock ? padded.data() : p);
+    const uint64_t quotes = block.quotes & ~escaped_by(block.escapes, &escaped);
+    const uint64_t strings = parity(quotes) ^ in_string;  // with the opening quote, without the closing one
+    const uint64_t ends = quotes & ~strings;
+    uint64_t broken = (ends << 1 | string_ended) & ~block.after_string;
+    const uint64_t closing = block.closing & ~strings;
+    uint64_t brackets = (block.opening & ~strings) | closing;
+    for (; brackets != 0; brackets &= brackets - 1) {
+      const int bit = std::countr_zero(brackets);
+      depth += (closing >> bit & 1) != 0 ? -1 : 1;
+      if (depth > 0) continue;
+      broken &= (uint64_t{1} << bit) - 1;
+      if (broken != 0) break;
+      at_ = p + bit + 1;
       return true;
     }
+    if (broken != 0) {
+      at_ = p + std::countr_zero(broken);
+      return fail(State::kBroken);
+    }
+    in_string = uint64_t{0} - (strings >> 63);
+    string_ended = ends >> 63;
   }
+  at_ = end_;
+  return fail(State::kEnded);
 }
 
 bool JsonScanner::raw(std::string_view* text) {

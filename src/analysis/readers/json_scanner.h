@@ -23,7 +23,7 @@ class JsonScanner {
   void seek(size_t position) { at_ = begin_ + position, state_ = State::kGood; }
 
   // The first character of the next value or punctuation, blanks skipped; 0 where the text ends.
-  char peek();
+  char peek() { return at_ < end_ && *at_ > ' ' ? *at_ : peek_further(); }
   // `{` or `[`; else the scanner breaks.
   bool enter(char bracket);
   // The next key of an object, raw and without quotes; false at its end (which is passed) or when not good.
@@ -43,7 +43,9 @@ class JsonScanner {
     state_ = state;
     return false;
   }
+  char peek_further();
   bool skip_string();  // at_ stands on the opening quote
+  bool skip_nested();  // on the opening bracket
   bool separator(char closing, bool* closed);
 
   const char* begin_;
