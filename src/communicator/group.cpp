@@ -194,7 +194,9 @@ void Group::gather_factors() {
 // Every rank evaluates this on the same lines and states, so all come to the same answer.
 const PreparedProgram* Group::pick_path(const PreparedCall& prepared, int root) {
   path_ = TracePath::kDirect;
-  if (prepared.direct && all_reachable(prepared, prepared.direct->program, root)) return &*prepared.direct;
+  for (const auto* direct : {&prepared.push, &prepared.direct}) {
+    if (*direct && all_reachable(prepared, (*direct)->program, root)) return &**direct;
+  }
   path_ = TracePath::kRead;
   if (prepared.read && all_readable()) return &*prepared.read;
   path_ = TracePath::kStaged;
@@ -219,7 +221,7 @@ bool Group::divide(const PreparedProgram& used, const PreparedCall& prepared, co
 bool Group::find_memory(const PreparedCall& prepared, const Call& call) {
   shm::MemoryRef &input = input_memory_, &output = output_memory_;
   input = output = {};
-  if (prepared.direct || prepared.read || prepared.needs_counts) {
+  if (prepared.push || prepared.direct || prepared.read || prepared.needs_counts) {
     const CallBytes bytes = bytes_of(call, rank_, world_size());
     if (bytes.input > 0) {
       auto shared = peers_->share(call.send, bytes.input);

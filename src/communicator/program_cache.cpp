@@ -134,15 +134,13 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
   auto staged = lower_named(call, counts, names.staged);
   if (!staged.ok()) return staged.status();
   prepared.staged = std::move(*staged);
-  if (!names.direct.empty()) {
-    auto direct = lower_named(call, counts, names.direct);
-    if (!direct.ok()) return direct.status();
-    prepared.direct = std::move(*direct);
-  }
-  if (!names.read.empty()) {
-    auto read = lower_named(call, counts, names.read);
-    if (!read.ok()) return read.status();
-    prepared.read = std::move(*read);
+  for (const auto& [name, program] : {std::pair(names.push, &prepared.push),
+                                      std::pair(names.direct, &prepared.direct),
+                                      std::pair(names.read, &prepared.read)}) {
+    if (name.empty()) continue;
+    auto lowered = lower_named(call, counts, name);
+    if (!lowered.ok()) return lowered.status();
+    *program = std::move(*lowered);
   }
   return prepared;
 }

@@ -35,6 +35,7 @@ struct PreparedCall {
   bool needs_counts = false;
   std::optional<PreparedProgram> eager;   // synchronised by arrival alone
   std::optional<PreparedProgram> staged;  // any memory
+  std::optional<PreparedProgram> push;    // outputs that peers reach
   std::optional<PreparedProgram> direct;  // memory that peers reach
   std::optional<PreparedProgram> read;    // private memory that the kernel lets peers read
 };

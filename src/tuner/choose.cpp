@@ -67,6 +67,21 @@ size_t direct_from(Collective collective, int world_size) {
   return collective == Collective::kReduceScatter ? 1 << 10 : 4 << 10;
 }
 
+// From this many bytes on it pays that each byte is read from memory once, and that all cores take part where the
+// root's alone would.
+size_t push_from(Collective collective, int world_size) {
+  switch (collective) {
+    case Collective::kBroadcast:
+      return 64 << 10;
+    case Collective::kGather:
+      return world_size > 2 ? 256 << 10 : kAnySize;
+    case Collective::kAllGather:
+      return world_size > 2 ? 2 << 20 : kAnySize;
+    default:
+      return kAnySize;
+  }
+}
+
 std::string_view staged_plan(Collective collective) {
   return collective == Collective::kAllReduce ? "two_shot" : "staged";
 }
@@ -99,6 +114,7 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
     if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
     if (name == "read") return {.read = name, .staged = staged_plan(collective)};
     if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
+    if (name == "push") return {.push = name, .staged = staged_plan(collective)};
     return {.staged = name};
   }
   const std::string& preferred = forced.preferred[static_cast<size_t>(collective)];
@@ -111,6 +127,8 @@ PlanNames choose(Collective collective, size_t bytes, int world_size, const Forc
   const bool automatic = forced.path == PathChoice::kAuto;
   if ((automatic && bytes >= direct_from(collective, world_size)) || forced.path == PathChoice::kDirect) {
     names.direct = "direct";
+    const size_t all = collective == Collective::kBroadcast ? bytes : bytes * static_cast<size_t>(world_size);
+    if (all >= push_from(collective, world_size)) names.push = "push";
   }
   if ((automatic && reads(collective, bytes, world_size)) || forced.path == PathChoice::kRead) {
     names.read = read_plan(collective);

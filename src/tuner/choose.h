@@ -14,11 +14,12 @@
 namespace collective_ops {
 
 // Names of plans; empty: none. Where `eager` is set and its payload fits an eager slot, it is used unless
-// there is a `direct` too and every rank's memory can be reached by its peers. Otherwise `direct` runs where
-// every rank's memory can be reached by its peers, else `read` where the kernel lets ranks read each other's
+// there is a `direct` too and every rank's memory can be reached by its peers. Otherwise `push` runs where
+// every rank's output can be reached by its peers, `direct` where what it looks at can be, else `read` where the kernel lets ranks read each other's
 // private memory, else `staged`.
 struct PlanNames {
   std::string_view eager;
+  std::string_view push;
   std::string_view direct;
   std::string_view read;
   std::string_view staged;

@@ -30,6 +30,7 @@ Result<std::string> choice_of(const Call& call, bool shared, int ranks) {
   const PreparedCall& plans = *prepared.value();
   const auto& names = algorithm_names();
   if (plans.eager && !(plans.direct && shared)) return names[plans.eager->algorithm];
+  if (plans.push && shared) return names[plans.push->algorithm];
   if (plans.direct && shared) return names[plans.direct->algorithm];
   if (plans.read) return names[plans.read->algorithm];
   if (!plans.staged) return Status(ErrorCode::kInternal, "a call without a plan");

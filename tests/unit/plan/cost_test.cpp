@@ -33,9 +33,11 @@ TEST(Cost, BytesAreTheFormulas) {
     EXPECT_EQ(bytes(Collective::kAllReduce, "read"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kAllReduce, "one_shot"), (n * n + 3 * n) * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "direct"), 2 * (n - 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kBroadcast, "push"), 2 * n * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "one_shot"), 2 * n * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "staged"), 2 * n * s) << n;
     EXPECT_EQ(bytes(Collective::kAllGather, "direct"), 2 * n * s) << n;
+    EXPECT_EQ(bytes(Collective::kAllGather, "push"), 2 * n * s) << n;
     EXPECT_EQ(bytes(Collective::kAllGather, "one_shot"), (2 * n + 2) * s) << n;
     EXPECT_EQ(bytes(Collective::kAllGather, "staged"), (2 * n + 2) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduceScatter, "direct"), (n + 1) * s) << n;
@@ -47,6 +49,7 @@ TEST(Cost, BytesAreTheFormulas) {
     EXPECT_EQ(bytes(Collective::kReduce, "staged"), (3 * n + 3) * s) << n;
     EXPECT_EQ(bytes(Collective::kGather, "one_shot"), (4 * n - 2) * s / n) << n;
     EXPECT_EQ(bytes(Collective::kGather, "direct"), 2 * s) << n;
+    EXPECT_EQ(bytes(Collective::kGather, "push"), 2 * s) << n;
     EXPECT_EQ(bytes(Collective::kGather, "staged"), (4 * n - 2) * s / n) << n;
     EXPECT_EQ(bytes(Collective::kScatter, "one_shot"), 4 * s) << n;
     EXPECT_EQ(bytes(Collective::kScatter, "direct"), 2 * s) << n;
