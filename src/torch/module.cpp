@@ -4,6 +4,7 @@
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/flight_recorder.h"
+#include "torch/shared_slots.h"
 #include "torch/symmetric_memory.h"
 
 namespace py = pybind11;
@@ -39,6 +40,23 @@ py::dict counters(Group& group) {
   return result;
 }
 
+// For collective_ops_torch.fsdp alone.
+void bind_shared_slots(py::module_& module) {
+  py::class_<Lease, std::shared_ptr<Lease>>(module, "Lease")
+      .def_property_readonly("index", &Lease::index)
+      .def("tensor", &leased_tensor, py::arg("elements"), py::arg("dtype"));
+  py::class_<SharedSlots>(module, "SharedSlots")
+      .def(py::init<c10::intrusive_ptr<Group>, size_t>(), py::arg("group"), py::arg("bytes"))
+      .def("__len__", &SharedSlots::count)
+      .def("add", &SharedSlots::add)
+      .def("take", &SharedSlots::take, py::arg("number"))
+      .def("take_slot", &SharedSlots::take_slot, py::arg("number"), py::arg("index"));
+  py::class_<SlotPlaces>(module, "SlotPlaces")
+      .def(py::init<>())
+      .def("set", &SlotPlaces::set, py::arg("lease").none(true), py::arg("tensors"))
+      .def("tensor", &SlotPlaces::tensor, py::arg("elements"), py::arg("dtype"), py::arg("offset"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_torch, module) {
@@ -50,6 +68,7 @@ PYBIND11_MODULE(_torch, module) {
       .def("counters", &counters,
            "What this rank has done in the group: calls, bytes, and calls and copied bytes by data path.");
   offer_symmetric_memory();
+  bind_shared_slots(module);
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group"), py::arg("global_ranks"), py::arg("name"),
              py::call_guard<py::gil_scoped_release>());
