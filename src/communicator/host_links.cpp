@@ -10,6 +10,9 @@
 namespace collective_ops {
 namespace {
 
+// A rank that waits for its first message answers at once; others hear of the failure at their next call.
+constexpr int64_t kTellingNs = 300'000'000;
+
 // Of a signature, what is equal for all ranks and parts of a call.
 uint64_t called(const shm::Signature& call) { return call.head >> 32; }
 
@@ -58,7 +61,12 @@ bool HostLinks::receive(int rank, void* data, size_t bytes) {
 
 bool HostLinks::flush() { return note(links_.flush()); }
 
-void HostLinks::tell_failed(const Status& reason) {
+void HostLinks::tell_failed(const Status& reason, std::span<const int> waiting) {
+  failed_ = true;
+  links_.begin(monotonic_ns() + kTellingNs);
+  for (const int rank : waiting) {
+    if (rank != settings_.rank) (void)links_.reach(rank);
+  }
   links_.tell({tcp::NoticeKind::kFailed, reason.code(), call_.sequence(), reason.message()});
   links_.drop();
 }
@@ -74,12 +82,14 @@ void HostLinks::tell_left() {
 
 Result<PrivateDescriptor> HostLinks::connect(int peer, uint32_t number, int64_t deadline_ns) {
   const uint64_t channel = uint64_t{settings_.members.id} << 8 | number;
-  auto socket = settings_.connector->connect(world_rank(peer), channel, deadline_ns, settings_.healthy);
+  auto socket = settings_.connector->connect(world_rank(peer), channel, deadline_ns,
+                                             failed_ ? std::function<Status()>() : settings_.healthy);
   if (socket.ok() || socket.status().code() != ErrorCode::kTimeout) return socket;
   return check(peer, true);
 }
 
 Status HostLinks::check(int peer, bool late) {
+  if (failed_) return late ? Status(ErrorCode::kTimeout, "too late to tell") : Status();
   if (Status status = settings_.healthy(); !status.ok()) return status;
   if (refused_[static_cast<size_t>(peer)] == call_.sequence()) {
     return mismatch_between(settings_.members, world_rank(settings_.rank), call_, world_rank(peer),

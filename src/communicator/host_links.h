@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,9 @@ class HostLinks final : private tcp::LinkOwner {
   void keep(const std::byte* data, size_t bytes) { links_.keep(data, bytes); }
 
   const Status& status() const { return status_; }
-  // To all ranks that there is a link with. After kFailed and kLeft links are gone.
-  void tell_failed(const Status& reason);
+  // To all ranks that there is a link with, and to `waiting`, which may still wait for their first. After
+  // this and tell_left() links are gone.
+  void tell_failed(const Status& reason, std::span<const int> waiting);
   void tell_refused(uint32_t call);
   void tell_left();
 
@@ -67,6 +69,7 @@ class HostLinks final : private tcp::LinkOwner {
   int64_t begun_ns_ = 0;
   std::vector<uint32_t> refused_;  // the last call that each rank has refused
   Status status_;
+  bool failed_ = false;
 };
 
 }  // namespace collective_ops

@@ -69,15 +69,17 @@ void SpanningGroup::begin(const Call& call) {
   ++number_;
   own_ = shm::Signature::of(number_, call.collective, call.type, call.op, announced_count(call), call.root,
                             call.for_device);
+  met_ = false;
   begun_ns_ = monotonic_ns();
   timeout_ns_ = std::chrono::nanoseconds(call.timeout.value_or(exec_timeout())).count();
   links_.begin(own_, history_, begun_ns_, limit_ns(1));
 }
 
-// When a part of the call ends at the latest that follows on so many others.
-int64_t SpanningGroup::limit_ns(int parts_before) const {
+// When a part of the call ends at the latest. The first within the host ends at the deadline; between hosts a
+// rank may wait for one in its first part, and in a later part for one that waits between hosts.
+int64_t SpanningGroup::limit_ns(int graces) const {
   if (timeout_ns_ == 0) return kNoDeadline;
-  return begun_ns_ + timeout_ns_ + parts_before * std::clamp(timeout_ns_ / 10, kLeastGraceNs, kMostGraceNs);
+  return begun_ns_ + timeout_ns_ + graces * std::clamp(timeout_ns_ / 10, kLeastGraceNs, kMostGraceNs);
 }
 
 Status SpanningGroup::make(const Call& call) {
@@ -126,7 +128,8 @@ Status SpanningGroup::refuse(const Call& call, const Status& refused) {
 Status SpanningGroup::fail(const Status& reason) {
   local_->abort(reason);
   const Status first = local_->failure();
-  if (!std::exchange(told_, true)) links_.tell_failed(first);
+  if (!std::exchange(told_, true))
+    links_.tell_failed(first, index() < hosts_.columns ? column(index()) : std::vector<int>());
   return first;
 }
 
@@ -147,7 +150,7 @@ Status SpanningGroup::local(Call part) {
   if (timeout_ns_ == 0) {
     part.timeout = std::chrono::milliseconds(0);
   } else {
-    const int64_t left = limit_ns(2) - monotonic_ns();
+    const int64_t left = limit_ns(std::exchange(met_, true) ? 2 : 0) - monotonic_ns();
     part.timeout = std::chrono::milliseconds(std::max<int64_t>(left / 1'000'000, 1));
   }
   return local_->run_part(part, own_);

@@ -83,7 +83,7 @@ class SpanningGroup final : public GroupEnd {
   Status refuse(const Call& call, const Status& refused);
   Status fail(const Status& reason);
   Status healthy();
-  int64_t limit_ns(int parts_before) const;
+  int64_t limit_ns(int graces) const;
   Status local(Call part);
   Status across(const Call& call, Collective collective, const void* send, void* recv, size_t count,
                 std::span<const int> ranks, int root = 0);
@@ -148,6 +148,7 @@ class SpanningGroup final : public GroupEnd {
   uint32_t history_ = 0;
   int64_t begun_ns_ = 0;
   int64_t timeout_ns_ = 0;  // 0: for ever
+  bool met_ = false;        // the ranks of this host, in the call that runs
   bool told_ = false;       // peers know that the group is broken
   Scratch partial_, received_, ordered_, gathered_, packed_;
   std::vector<double> factors_;

@@ -71,6 +71,8 @@ Result<Link*> Links::link(int peer) {
   return place.get();
 }
 
+Status Links::reach(int peer) { return link(peer).status(); }
+
 Status Links::send(int peer, const Header& header, const std::byte* data) {
   auto found = link(peer);
   if (!found.ok()) return found.status();

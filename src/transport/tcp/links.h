@@ -64,6 +64,8 @@ class Links {
   // Forgets what is open: the group has failed.
   void drop();
 
+  // Makes the link with `peer`, unless there is one.
+  Status reach(int peer);
   // To all peers that there is a link with.
   void tell(const Notice& notice);
   // Nanoseconds that calls have waited for each peer since the last clear; for traces.
