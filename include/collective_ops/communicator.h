@@ -35,6 +35,8 @@
 
 namespace collective_ops {
 
+class Cluster;
+
 struct ConnectOptions {
   int rank = 0;
   int world_size = 1;
@@ -128,7 +130,7 @@ struct Counters {
 
 class Communicator {
  public:
-  // Joins the ranks of this host that share a job. Blocks until all are there.
+  // Joins the ranks that share a job, on this host or on several. Blocks until all are there.
   static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
   // One communicator per rank, for threads of this process. `hosts`: for tests of what goes between hosts, the
   // host that each rank pretends to be on; those of different ones share no memory and talk over TCP.
@@ -286,6 +288,9 @@ class Communicator {
  private:
   struct Parts;
   explicit Communicator(std::unique_ptr<Parts> parts);
+  static Result<std::unique_ptr<Communicator>> connect_here(const ConnectOptions& here,
+                                                            const ConnectOptions& options,
+                                                            const std::shared_ptr<Cluster>& cluster);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/cluster_forming.h"
-#include "bootstrap/meeting.h"
+#include "bootstrap/meeting_place.h"
 #include "bootstrap/root_info.h"
 #include "bootstrap/wire.h"
 
@@ -53,9 +53,9 @@ struct Cluster::Impl {
   bool leaving = false;
   std::atomic<bool> has_failed{false};
 
-  Status prepare(const Meeting& meeting);
+  Status prepare(const MeetingPlace& meeting);
   void prefer_table(const std::string& host);
-  Status open_door(const Meeting& meeting);
+  Status open_door(const MeetingPlace& meeting);
   void take(forming::Formed formed);
   void number_hosts();
   Status watch(int fd) const;
@@ -69,7 +69,7 @@ struct Cluster::Impl {
 
 Cluster::Cluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Result<std::unique_ptr<Cluster>> Cluster::join(const Meeting& meeting, const ClusterOptions& options) {
+Result<std::unique_ptr<Cluster>> Cluster::join(const MeetingPlace& meeting, const ClusterOptions& options) {
   if (options.world_size < 1 || options.world_size > kMaxClusterRanks || options.rank < 0 ||
       options.rank >= options.world_size) {
     return Status(ErrorCode::kInvalidArgument,
@@ -96,7 +96,7 @@ Result<std::unique_ptr<Cluster>> Cluster::join(const Meeting& meeting, const Clu
 }
 
 // The secret, the door, and where rank 0 tells of itself.
-Status Cluster::Impl::prepare(const Meeting& meeting) {
+Status Cluster::Impl::prepare(const MeetingPlace& meeting) {
   auto addresses = own_addresses();
   if (!addresses.ok()) return addresses.status();
   own = std::move(*addresses);
@@ -137,7 +137,7 @@ void Cluster::Impl::prefer_table(const std::string& host) {
   if (found != own.addresses.end()) own.addresses = {SocketAddress(*found)};
 }
 
-Status Cluster::Impl::open_door(const Meeting& meeting) {
+Status Cluster::Impl::open_door(const MeetingPlace& meeting) {
   if (options.rank == 0 && !meeting.root_info.empty()) {
     door = take_root_door(meeting.root_info);
     if (door) return Status();

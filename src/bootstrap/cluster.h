@@ -3,10 +3,10 @@
 // secret before anything else is read from it. Keeps no thread: whoever waits in a function here also answers
 // the peers that are knocking; who waits elsewhere polls pollable() and calls serve().
 //
-//   auto source = meeting_of(environment...);                        // meeting.h: where rank 0 is found
-//   auto cluster = Cluster::join(*source, {.rank = 3, .world_size = 16});
-//   auto socket = (*cluster)->connect(0, Purpose::kData, channel, deadline_ns, interrupted);   // here
-//   auto socket = (*cluster)->accept(3, Purpose::kData, channel, deadline_ns, interrupted);    // on rank 0
+//   auto place = find_meeting_place(options);                          // meeting_place.h: where rank 0 is
+//   found auto cluster = Cluster::join(**place, {.rank = 3, .world_size = 16}); auto socket =
+//   (*cluster)->connect(0, Purpose::kData, channel, deadline_ns, interrupted);   // here auto socket =
+//   (*cluster)->accept(3, Purpose::kData, channel, deadline_ns, interrupted);    // on rank 0
 //
 // All functions may be called by several threads at once.
 #pragma once
@@ -29,7 +29,7 @@
 
 namespace collective_ops {
 
-struct Meeting;  // meeting.h
+struct MeetingPlace;  // meeting_place.h
 
 inline constexpr int kMaxClusterRanks = 16384;
 
@@ -68,7 +68,7 @@ class Cluster {
   //   kDuplicateRank    a rank came twice
   //   kVersionMismatch  other builds
   //   kInvalidArgument  an address, port or variable that cannot be used
-  static Result<std::unique_ptr<Cluster>> join(const Meeting& meeting, const ClusterOptions& options);
+  static Result<std::unique_ptr<Cluster>> join(const MeetingPlace& meeting, const ClusterOptions& options);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;

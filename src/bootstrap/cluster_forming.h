@@ -17,7 +17,7 @@
 #include "bootstrap/door.h"
 #include "bootstrap/frames.h"
 #include "bootstrap/interfaces.h"
-#include "bootstrap/meeting.h"
+#include "bootstrap/meeting_place.h"
 #include "bootstrap/secret.h"
 
 namespace collective_ops::forming {
@@ -33,7 +33,7 @@ inline std::vector<int> children_of(int rank, int size) {
 }
 
 struct Context {
-  const Meeting& meeting;
+  const MeetingPlace& meeting;
   const ClusterOptions& options;
   const JobSecret& secret;
   const Digest& key;

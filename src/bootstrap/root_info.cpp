@@ -110,7 +110,7 @@ std::unique_ptr<Door> take_root_door(const std::string& text) {
 
 std::string root_key(const std::string& job) { return fmt::format("collective_ops/root/{}", job); }
 
-Result<DialTarget> root_target(const Meeting& meeting, const std::string& job, const OwnAddresses& own,
+Result<DialTarget> root_target(const MeetingPlace& meeting, const std::string& job, const OwnAddresses& own,
                                const JobSecret& secret) {
   if (!meeting.root_info.empty()) {
     auto info = parse_root_info(meeting.root_info);

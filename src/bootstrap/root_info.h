@@ -10,7 +10,7 @@
 #include "bootstrap/dial.h"
 #include "bootstrap/door.h"
 #include "bootstrap/interfaces.h"
-#include "bootstrap/meeting.h"
+#include "bootstrap/meeting_place.h"
 #include "bootstrap/secret.h"
 
 namespace collective_ops {
@@ -38,7 +38,7 @@ std::string root_key(const std::string& job);
 
 // Where a guest finds rank 0. kTimeout: a store does not say so yet; kRendezvous: the name has no address;
 // kInvalidArgument: it can never be found like this. May wait for a second.
-Result<DialTarget> root_target(const Meeting& meeting, const std::string& job, const OwnAddresses& own,
+Result<DialTarget> root_target(const MeetingPlace& meeting, const std::string& job, const OwnAddresses& own,
                                const JobSecret& secret);
 
 }  // namespace collective_ops

@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "bootstrap/rendezvous.h"
 #include "communicator/communicator_parts.h"
+#include "communicator/job_cluster.h"
 #include "memory/shared_heap.h"
 #include "trace/recorder.h"
 #include "transport/shm/cores.h"
@@ -43,17 +44,18 @@ namespace {
 
 // The recorder of this rank where COLLECTIVE_OPS_TRACE asks for one. A recorder that cannot be opened is
 // an error at the start, not a trace that is missing in the end.
-Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
+Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host, const Cluster* cluster) {
   auto wanted = environment_flag("COLLECTIVE_OPS_TRACE");
   if (!wanted.ok()) return wanted.status();
   if (!*wanted) return std::shared_ptr<Recorder>();
   RecorderIdentity identity;
   identity.job_id = host.job;
-  identity.rank = host.rank;
-  identity.world_size = host.world_size;
+  identity.rank = cluster != nullptr ? cluster->rank() : host.rank;
+  identity.world_size = cluster != nullptr ? cluster->world_size() : host.world_size;
   // Rank 0's process tells one start of a job from the next.
-  identity.run =
-      static_cast<uint64_t>(host.peers[0].start_time) << 24 ^ static_cast<uint64_t>(host.peers[0].pid);
+  const int64_t start = cluster != nullptr ? cluster->members()[0].start_time : host.peers[0].start_time;
+  const pid_t pid = cluster != nullptr ? cluster->members()[0].pid : host.peers[0].pid;
+  identity.run = static_cast<uint64_t>(start) << 24 ^ static_cast<uint64_t>(pid);
   identity.algorithms = algorithm_names();
   auto recorder = Recorder::open(trace_directory(), identity);
   if (!recorder.ok()) return recorder.status();
@@ -64,21 +66,41 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host) {
 
 Communicator::Communicator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions& options) {
-  auto settings = settings_of(options, options.world_size);
+Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions& given) {
+  ConnectOptions options = given;
+  auto joined = join_cluster(options);
+  if (!joined.ok()) return joined.status();
+  const std::shared_ptr<Cluster> cluster = *joined;  // none where all ranks are on this host
+  const ConnectOptions here = cluster ? local_options(*cluster, options) : options;
+  auto result = connect_here(here, options, cluster);
+  if (!result.ok() && cluster)
+    cluster->announce(result.status());  // other hosts have joined, and must not wait
+  return result;
+}
+
+// `here`: as a rank among those of this host.
+Result<std::unique_ptr<Communicator>> Communicator::connect_here(const ConnectOptions& here,
+                                                                 const ConnectOptions& options,
+                                                                 const std::shared_ptr<Cluster>& cluster) {
+  auto settings = settings_of(here, here.world_size);
   if (!settings.ok()) return settings.status();
-  auto host = join(options, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
+  auto host = join(here, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
                    {.interrupted = options.interrupted});
   if (!host.ok()) return host.status();
-  const shm::GroupMemory memory(host->control.data(), options.world_size);
-  auto recorder = open_recorder(*host);
+  const shm::GroupMemory memory(host->control.data(), here.world_size);
+  auto recorder = open_recorder(*host, cluster.get());
   if (!recorder.ok()) {
     (void)memory.break_with(recorder.status());  // the others have joined already, and must not wait
     return recorder.status();
   }
-  memory.introduce(options.rank, ::getpid(), host->job);
+  memory.introduce(here.rank, ::getpid(), host->job);
   settings->members = Members::world(options.world_size);
   settings->host = make_process_host(std::move(*host), *recorder);
+  if (cluster) {
+    auto job = std::make_unique<JobHosts>(hosts_of(cluster));
+    settings->members = members_here(*job, settings->members);
+    settings->host->set_job_hosts(std::move(job));
+  }
   auto parts = std::make_unique<Parts>();
   parts->host = settings->host;
   parts->queue = std::make_shared<CallQueue>(make_group_end(memory, parts->host->peers_of(settings->members),

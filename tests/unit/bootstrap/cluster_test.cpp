@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/door.h"
-#include "bootstrap/meeting.h"
+#include "bootstrap/meeting_place.h"
 #include "ranks.h"
 
 namespace collective_ops {
@@ -63,7 +63,7 @@ class ClusterTest : public ::testing::Test {
     });
   }
 
-  Meeting meeting_;
+  MeetingPlace meeting_;
   Ranks ranks_;
 };
 
@@ -326,7 +326,7 @@ class MemoryStore : public KeyValueStore {
   std::map<std::string, std::string> values_;
 };
 
-std::vector<std::string> join_as_threads(const std::vector<Meeting>& meetings) {
+std::vector<std::string> join_as_threads(const std::vector<MeetingPlace>& meetings) {
   std::vector<std::string> answers(meetings.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < meetings.size(); ++i) {
@@ -345,11 +345,11 @@ std::vector<std::string> join_as_threads(const std::vector<Meeting>& meetings) {
 }
 
 TEST_F(ClusterTest, ByAStoreAndByRootInfo) {
-  Meeting by_store;
+  MeetingPlace by_store;
   by_store.store = std::make_shared<MemoryStore>();
   EXPECT_THAT(join_as_threads({3, by_store}), ::testing::Each("0:0:0 1:0:1 2:0:2 3"));
 
-  Meeting by_info;
+  MeetingPlace by_info;
   auto info = create_root_info();
   ASSERT_TRUE(info.ok()) << info.status().message();
   EXPECT_LT(info->size(), 4000u);

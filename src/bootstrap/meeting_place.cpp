@@ -1,4 +1,4 @@
-#include "bootstrap/meeting.h"
+#include "bootstrap/meeting_place.h"
 
 #include <unistd.h>
 
@@ -31,8 +31,8 @@ Result<std::vector<uint16_t>> root_ports(int first, int count) {
   return ports;
 }
 
-Result<std::optional<Meeting>> by_table(const std::string& path, const ConnectOptions& options,
-                                        Meeting meeting) {
+Result<std::optional<MeetingPlace>> by_table(const std::string& path, const ConnectOptions& options,
+                                             MeetingPlace meeting) {
   auto table = read_rank_table(path);
   if (!table.ok()) return table.status();
   meeting.origin = fmt::format("the rank table {}", path);
@@ -41,7 +41,7 @@ Result<std::optional<Meeting>> by_table(const std::string& path, const ConnectOp
                   fmt::format("rank table {}: it lists {} ranks, and this job has {}", path,
                               table->ranks.size(), options.world_size));
   }
-  if (table->servers == 1) return std::optional<Meeting>();
+  if (table->servers == 1) return std::optional<MeetingPlace>();
   const TableRank& root = table->ranks[0];
   const TableRank& own = table->ranks[static_cast<size_t>(options.rank)];
   if (root.host.empty()) {
@@ -105,15 +105,15 @@ Result<std::optional<Launched>> launched_world(const ConnectOptions& options) {
   return launched;
 }
 
-Result<std::optional<Meeting>> by_launcher(const ConnectOptions& options, Meeting meeting) {
+Result<std::optional<MeetingPlace>> by_launcher(const ConnectOptions& options, MeetingPlace meeting) {
   auto launched = launched_world(options);
   if (!launched.ok()) return launched.status();
-  if (*launched && (*launched)->on_one_host()) return std::optional<Meeting>();
+  if (*launched && (*launched)->on_one_host()) return std::optional<MeetingPlace>();
   meeting.several_hosts = *launched && (*launched)->on_several_hosts();
   auto root = find_root_place(variable);
   if (!root.ok()) return root.status();
   if (!*root) {
-    if (!meeting.several_hosts) return std::optional<Meeting>();
+    if (!meeting.several_hosts) return std::optional<MeetingPlace>();
     return Status(
         ErrorCode::kRendezvous,
         fmt::format("the {} ranks are on several hosts ({} says so), and nothing says where rank 0 is: "
@@ -122,7 +122,7 @@ Result<std::optional<Meeting>> by_launcher(const ConnectOptions& options, Meetin
   }
   const Reach reach = reach_of((*root)->host);
   if (reach != Reach::kNetwork) {
-    if (!meeting.several_hosts) return std::optional<Meeting>();
+    if (!meeting.several_hosts) return std::optional<MeetingPlace>();
     // Debian maps a host's own name to 127.0.1.1: on rank 0's host that does no harm.
     const bool at_home = is_own_name((*root)->host) ||
                          (*launched && (*launched)->local_size > 0 && options.rank < (*launched)->local_size);
@@ -139,8 +139,8 @@ Result<std::optional<Meeting>> by_launcher(const ConnectOptions& options, Meetin
 
 }  // namespace
 
-Result<std::optional<Meeting>> find_meeting(const ConnectOptions& options) {
-  Meeting meeting;
+Result<std::optional<MeetingPlace>> find_meeting_place(const ConnectOptions& options) {
+  MeetingPlace meeting;
   meeting.job = options.job_id.empty() ? launched_job(variable) : "id " + options.job_id;
   if (!options.root_info.empty()) {
     meeting.root_info = options.root_info;
@@ -154,7 +154,7 @@ Result<std::optional<Meeting>> find_meeting(const ConnectOptions& options) {
     return std::optional(std::move(meeting));
   }
   if (!options.rank_table.empty()) return by_table(options.rank_table, options, std::move(meeting));
-  if (options.world_size == 1 || options.one_host) return std::optional<Meeting>();
+  if (options.world_size == 1 || options.one_host) return std::optional<MeetingPlace>();
   if (const std::string path = environment_text("RANK_TABLE_FILE"); !path.empty()) {
     return by_table(path, options, std::move(meeting));
   }

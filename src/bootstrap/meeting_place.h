@@ -14,7 +14,7 @@
 namespace collective_ops {
 
 // Exactly one of the three ways is used: the first that is set, in this order.
-struct Meeting {
+struct MeetingPlace {
   std::string root_info;                 // made by create_root_info() on rank 0
   std::shared_ptr<KeyValueStore> store;  // rank 0 writes its root info there
   // Rank 0's host by name or number, and the ports of which it takes the first that is free. The others try
@@ -41,6 +41,6 @@ struct Meeting {
 // on one of HCCL_HOST_SOCKET_PORT_RANGE or HCCL_IF_BASE_PORT.
 //   kInvalidArgument  variables or a file that cannot be used
 //   kRendezvous       ranks on several hosts, and rank 0's address is not given, or is loopback
-Result<std::optional<Meeting>> find_meeting(const ConnectOptions& options);
+Result<std::optional<MeetingPlace>> find_meeting_place(const ConnectOptions& options);
 
 }  // namespace collective_ops
