@@ -50,11 +50,12 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       eager_slots_[slot].push_back(memory_.eager(rank, slot));
     }
   }
-  messages_ = std::make_shared<Messages>(
-      memory_, settings_.host->peers_of(members()),
-      MessageSettings{rank_, members(), settings_.oversubscribed(),
-                      settings_.forced.path == PathChoice::kStaged, settings_.exec_timeout, &read_probe_},
-      static_cast<MessageHost&>(*this));
+  messages_ =
+      std::make_shared<Messages>(memory_, settings_.host->peers_of(members()),
+                                 MessageSettings{rank_, members(), settings_.oversubscribed(),
+                                                 settings_.forced.path == PathChoice::kStaged,
+                                                 settings_.exec_timeout, &read_probe_, settings_.remote},
+                                 static_cast<MessageHost&>(*this));
 }
 
 Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole) {

@@ -34,7 +34,8 @@ struct GroupSettings {
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
   int divisor = 0;  // of averages: the ranks of the group on all hosts; 0: those of this one
-  int connections = 1;  // that two ranks of different hosts have for data
+  std::shared_ptr<RemoteMessages> remote;  // where it is a part of a group on several hosts
+  int connections = 1;                     // that two ranks of different hosts have for data
   Members members;
   std::shared_ptr<Host> host;
 

@@ -6,6 +6,12 @@
 #include "communicator/spanning_group.h"
 
 namespace collective_ops {
+namespace {
+
+// Beside the channels of calls, which are numbered from 0.
+constexpr uint64_t kMessagesChannel = 0xff;
+
+}  // namespace
 
 std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::unique_ptr<Peers> peers,
                                          GroupSettings settings, int rank,
@@ -13,7 +19,11 @@ std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::un
   const JobHosts* job = settings.host->job_hosts();
   const std::vector<int> ranks = settings.members.all();
   const bool spans = job != nullptr && settings.members.ranks.size() != ranks.size();
-  if (spans) settings.divisor = static_cast<int>(ranks.size());
+  if (spans) {
+    settings.divisor = static_cast<int>(ranks.size());
+    settings.remote = std::make_shared<RemoteMessages>(GroupHosts(*job, ranks, rank), ranks, job->connector,
+                                                       uint64_t{settings.members.id} << 8 | kMessagesChannel);
+  }
   auto here = std::make_unique<Group>(memory, std::move(peers), settings);
   if (settings.host->recorder()) here->trace().start(settings.host->recorder(), here->members());
   std::unique_ptr<GroupEnd> end;

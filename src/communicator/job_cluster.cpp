@@ -1,5 +1,6 @@
 #include "communicator/job_cluster.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,13 @@ class ClusterConnector final : public HostConnector {
     if (cluster_->rank() < rank)
       return cluster_->connect(rank, Purpose::kData, channel, deadline_ns, interrupted);
     return cluster_->accept(rank, Purpose::kData, channel, deadline_ns, interrupted);
+  }
+  Result<PrivateDescriptor> dial(int rank, uint64_t channel, int64_t deadline_ns,
+                                 const std::function<Status()>& interrupted) override {
+    return cluster_->connect(rank, Purpose::kData, channel, deadline_ns, interrupted);
+  }
+  std::optional<PrivateDescriptor> take(int rank, uint64_t channel) override {
+    return cluster_->take(rank, Purpose::kData, channel);
   }
   int pollable() const override { return cluster_->pollable(); }
   Status look() override { return cluster_->serve(); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,11 @@ class HostConnector {
   // A connected TCP socket that the peer gets the other end of, by asking for the same channel meanwhile.
   virtual Result<PrivateDescriptor> connect(int rank, uint64_t channel, int64_t deadline_ns,
                                             const std::function<Status()>& interrupted) = 0;
+  // The same of one direction: who dials waits for an answer, and the peer finds the other end by take().
+  virtual Result<PrivateDescriptor> dial(int rank, uint64_t channel, int64_t deadline_ns,
+                                         const std::function<Status()>& interrupted) = 0;
+  // What `rank` has dialled; nothing where it has not. Does not wait.
+  virtual std::optional<PrivateDescriptor> take(int rank, uint64_t channel) = 0;
   // Readable where look() has something to do; -1: never.
   virtual int pollable() const = 0;
   // Answers peers that want to connect. Not ok once a rank of the job has died, wherever it was. Never

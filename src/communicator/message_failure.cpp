@@ -29,16 +29,20 @@ void Messages::look_for_failure(std::unique_lock<std::mutex>& lock) {
   if (!memory_.broken()) {
     lock.unlock();
     Status reason = host_.check_interrupt();  // may run code of the user's, which may send
-    const std::string lost = reason.ok() ? find_lost() : "";
+    const std::string lost = reason.ok()                             ? find_lost()
+                             : reason.code() == ErrorCode::kPeerLost ? reason.message()
+                                                                     : "";
     lock.lock();
     for (int rank = 0; rank < memory_.world_size(); ++rank)
       left_[static_cast<size_t>(rank)] = memory_.state(rank).left.load(std::memory_order_acquire) != 0;
+    for (int id = memory_.world_size(); id < ids(); ++id)
+      left_[static_cast<size_t>(id)] = settings_.remote->closed(id);
     // What a rank did before it died, left, or in the last moment, still counts.
     progress();
     const auto open = std::find_if(open_.begin(), open_.end(),
                                    [](const Item* item) { return item->stage != Stage::kCopying; });
     if (open == open_.end()) return;
-    if (!reason.ok()) {
+    if (!reason.ok() && reason.code() != ErrorCode::kPeerLost) {
       reason = in_item(**open, reason.code(), "was interrupted: " + reason.message());
     } else if (!lost.empty()) {
       reason =
@@ -84,15 +88,16 @@ Status Messages::gone(const Item& item) const {
         item, ErrorCode::kPeerLost,
         "waits in vain: that rank has left the group without sending it" + describe_arrivals(item));
   }
-  for (int rank = 0; rank < memory_.world_size(); ++rank) {
-    if (rank != rank_ && !has_left(rank)) return {};
+  for (int id = 0; id < ids(); ++id) {
+    if (id != rank_ && !has_left(id)) return {};
   }
-  if (memory_.world_size() == 1) return {};
+  if (ids() == 1) return {};
   return in_item(item, ErrorCode::kPeerLost,
                  "waits in vain: all other ranks have left the group" + describe_arrivals(item));
 }
 
 bool Messages::takes_no_more(int rank) const {
+  if (is_remote(rank)) return settings_.remote->closed(rank);
   return rank != rank_ && rings_.box(rank).closing.load(std::memory_order_acquire) != 0;
 }
 
@@ -195,7 +200,7 @@ std::string Messages::describe(const Item& item) const {
   const bool sends = transfer.kind == Transfer::kSend;
   return fmt::format("{} of {}, tag {}, {} {}", sends ? "send" : "recv",
                      describe_payload(transfer.type, item.bytes), transfer.tag, sends ? "to" : "from",
-                     transfer.peer == kAnySource ? "any rank" : peers_->describe(transfer.peer));
+                     transfer.peer == kAnySource ? "any rank" : describe_peer(transfer.peer));
 }
 
 Status Messages::in_item(const Item& item, ErrorCode code, const std::string& what) const {
@@ -212,9 +217,9 @@ std::string Messages::describe_arrivals(const Item& item) const {
   for (const Arrival& arrival : arrived_) {
     if (item.transfer.peer != kAnySource && item.transfer.peer != arrival.source) continue;
     if (++count > kMostListed) continue;
-    text += fmt::format("; {} has sent {} with tag {}, which nobody has asked for",
-                        peers_->describe(arrival.source), describe_payload(arrival.type, arrival.bytes),
-                        arrival.tag);
+    text +=
+        fmt::format("; {} has sent {} with tag {}, which nobody has asked for", describe_peer(arrival.source),
+                    describe_payload(arrival.type, arrival.bytes), arrival.tag);
   }
   if (count > kMostListed) text += fmt::format(", and {} more", count - kMostListed);
   return text;
@@ -234,7 +239,7 @@ Status Messages::timed_out(const Item& item, int64_t now) const {
   } else {
     found = "that rank has taken a part of it";
   }
-  if (transfer.peer != kAnySource && transfer.peer != rank_) {
+  if (transfer.peer != kAnySource && transfer.peer != rank_ && !is_remote(transfer.peer)) {
     const shm::RankState& peer = memory_.state(transfer.peer);
     if (peer.issued.load(std::memory_order_relaxed) != peer.finished.load(std::memory_order_relaxed))
       found += "; that rank " + describe_last_call(memory_, settings_.members, transfer.peer);
@@ -257,7 +262,7 @@ Status Messages::mismatch(const Item& item, int source, DataType type, uint64_t 
           fmt::format(
               "{} sent {} with tag {}, but rank {} receives {} there. They differ in {}. Sender and receiver "
               "must agree on tag, type and size; look at the order of messages of one tag",
-              peers_->describe(source), describe_payload(type, bytes), wanted.tag,
+              describe_peer(source), describe_payload(type, bytes), wanted.tag,
               settings_.members.world_rank(rank_), describe_payload(wanted.type, item.bytes), difference)};
 }
 

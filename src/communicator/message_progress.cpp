@@ -30,6 +30,11 @@ void Messages::progress() {
       for (; writers != 0; writers &= writers - 1)
         pull(static_cast<int>(word) * 64 + std::countr_zero(writers));
     }
+    if (settings_.remote) {
+      settings_.remote->progress([this](int id, const tcp::Frame& frame, const std::byte* payload) {
+        take_remote(id, frame, payload);
+      });
+    }
     if (!announced_.empty()) check_announced();
     if (queued_count_ > 0) push_queued();
     if (!streaming_.empty()) push_parts();
@@ -70,39 +75,78 @@ void Messages::take(int source, const Envelope& envelope) {
       ring.copy_payload(static_cast<std::byte*>(to), envelope.bytes);
     }
   };
-  Item* item = match_posted(source, envelope.tag);
-  if (item != nullptr && !large) {
-    if (!accepts(*item, source, envelope.type, envelope.bytes)) return;
-    copy_to(item->transfer.buffer);
-    item->path = envelope.bytes <= shm::kTinyBytes ? TracePath::kInline : TracePath::kStaged;
-    complete(*item, {});
-    return;
-  }
   Arrival arrival{source, envelope.tag, envelope.type, large, envelope.bytes, envelope.slot, 0, {}, {}};
   if (large) {
     arrival.address = envelope.place.address;
     arrival.shared = envelope.place.shared;
   }
-  if (item != nullptr) {
+  arrive(std::move(arrival), copy_to);
+}
+
+// A message, or the announcement of a large one; `copy_to` yields the bytes of another.
+void Messages::arrive(Arrival arrival, const std::function<void(void*)>& copy_to) {
+  Item* item = match_posted(arrival.source, arrival.tag);
+  if (item != nullptr && arrival.large) {
     receive_large(*item, arrival);
-    return;
+  } else if (item != nullptr) {
+    if (!accepts(*item, arrival.source, arrival.type, arrival.bytes)) return;
+    copy_to(item->transfer.buffer);
+    item->path = arrival.bytes <= shm::kTinyBytes ? TracePath::kInline : TracePath::kStaged;
+    complete(*item, {});
+  } else {
+    if (!arrival.large) {
+      arrival.payload.resize(arrival.bytes);
+      copy_to(arrival.payload.data());
+    }
+    arrived_.push_back(std::move(arrival));
   }
-  if (!large) {
-    arrival.payload.resize(envelope.bytes);
-    copy_to(arrival.payload.data());
-  }
-  arrived_.push_back(std::move(arrival));
 }
 
 void Messages::take_part(int source, const Envelope& envelope) {
+  take_bytes(
+      source, envelope.slot,
+      [&](std::byte* to) { readers_[static_cast<size_t>(source)].copy_payload(to, envelope.bytes); },
+      envelope.at, envelope.bytes);
+}
+
+void Messages::take_remote(int source, const tcp::Frame& frame, const std::byte* payload) {
+  const auto copy_to = [&](void* to) {
+    if (frame.payload > 0) std::memcpy(to, payload, frame.payload);
+  };
+  switch (frame.kind) {
+    case tcp::FrameKind::kWhole:
+    case tcp::FrameKind::kLarge: {
+      const bool large = frame.kind == tcp::FrameKind::kLarge;
+      if (frame.type >= kDataTypeCount || (!large && frame.payload != frame.bytes)) return;
+      arrive(
+          {source, frame.tag, static_cast<DataType>(frame.type), large, frame.bytes, frame.slot, 0, {}, {}},
+          copy_to);
+      return;
+    }
+    case tcp::FrameKind::kPart:
+      take_bytes(source, frame.slot, copy_to, frame.at, frame.payload);
+      return;
+    case tcp::FrameKind::kWanted: {
+      SlotState announced = SlotState::kAnnounced;
+      if (frame.slot < next_slot_)
+        rings_.slot(rank_, frame.slot).compare_exchange_strong(announced, SlotState::kWanted);
+      return;
+    }
+    case tcp::FrameKind::kClosing:
+      return;
+  }
+}
+
+void Messages::take_bytes(int source, uint32_t slot, const std::function<void(std::byte*)>& copy_to,
+                          size_t at, size_t bytes) {
   const auto stream = std::find_if(streams_.begin(), streams_.end(), [&](const Stream& candidate) {
-    return candidate.source == source && candidate.slot == envelope.slot;
+    return candidate.source == source && candidate.slot == slot;
   });
   if (stream == streams_.end()) return;  // of a receive that has failed
   Item& item = *stream->item;
-  readers_[static_cast<size_t>(source)].copy_payload(
-      static_cast<std::byte*>(item.transfer.buffer) + envelope.at, envelope.bytes);
-  item.moved += envelope.bytes;
+  if (at + bytes > stream->bytes) return;  // no sender of this library does that
+  copy_to(static_cast<std::byte*>(item.transfer.buffer) + at);
+  item.moved += bytes;
   if (item.moved < stream->bytes) return;
   streams_.erase(stream);
   complete(item, {});
@@ -140,7 +184,7 @@ bool Messages::match_arrival(Item& item) {
 bool Messages::accepts(Item& item, int source, DataType type, uint64_t bytes) {
   const Transfer& wanted = item.transfer;
   if (type == wanted.type && (bytes == item.bytes || (bytes < item.bytes && wanted.allow_shorter))) {
-    item.received = {source, wanted.tag, bytes / size_of(type)};
+    item.received = {rank_of(source), wanted.tag, bytes / size_of(type)};
     return true;
   }
   break_group(mismatch(item, source, type, bytes));  // which ends this item too
@@ -148,8 +192,15 @@ bool Messages::accepts(Item& item, int source, DataType type, uint64_t bytes) {
 }
 
 void Messages::receive_large(Item& item, const Arrival& arrival) {
+  const bool remote = is_remote(arrival.source);
   if (!accepts(item, arrival.source, arrival.type, arrival.bytes)) {
+    if (remote) return;
     rings_.slot(arrival.source, arrival.slot).store(SlotState::kWithdrawn, std::memory_order_release);
+    return;
+  }
+  if (remote) {
+    stream_from(item, arrival);
+    settings_.remote->ask(arrival.source, arrival.slot);
     return;
   }
   const bool reachable = arrival.shared.segment != 0 ||
@@ -176,7 +227,7 @@ void Messages::stream_from(Item& item, const Arrival& arrival) {
   item.path = TracePath::kStaged;
   item.moved = 0;
   streams_.push_back({arrival.source, arrival.slot, arrival.bytes, &item});
-  rings_.notify(arrival.source);
+  if (!is_remote(arrival.source)) rings_.notify(arrival.source);
 }
 
 void Messages::run_jobs(std::unique_lock<std::mutex>& lock) {
@@ -244,6 +295,7 @@ void Messages::finish_job(const Job& job, const Status& status, bool unreadable)
 
 // False where there is no room now.
 bool Messages::push(Item& item) {
+  if (is_remote(item.transfer.peer)) return push_remote(item);
   shm::RingWriter& ring = writer(item.transfer.peer);
   return item.bytes <= eager_bytes_ ? push_small(item, ring) : push_large(item, ring);
 }
@@ -268,13 +320,7 @@ bool Messages::push_large(Item& item, shm::RingWriter& ring) {
   if (free_slots_.empty() && next_slot_ == shm::kMessageSlots) return false;
   Envelope* envelope = ring.begin(0);
   if (envelope == nullptr) return false;
-  if (free_slots_.empty()) {
-    item.slot = next_slot_++;
-  } else {
-    item.slot = free_slots_.back();
-    free_slots_.pop_back();
-  }
-  rings_.slot(rank_, item.slot).store(SlotState::kAnnounced, std::memory_order_relaxed);
+  item.slot = new_slot();
   envelope->kind = EnvelopeKind::kLarge;
   envelope->type = item.transfer.type;
   envelope->tag = item.transfer.tag;
@@ -286,6 +332,40 @@ bool Messages::push_large(Item& item, shm::RingWriter& ring) {
   item.stage = Stage::kAnnounced;
   announced_.push_back(&item);
   introduce(item.transfer.peer);
+  return true;
+}
+
+uint32_t Messages::new_slot() {
+  uint32_t slot = next_slot_;
+  if (free_slots_.empty()) {
+    ++next_slot_;
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  rings_.slot(rank_, slot).store(SlotState::kAnnounced, std::memory_order_relaxed);
+  return slot;
+}
+
+bool Messages::push_remote(Item& item) {
+  RemoteMessages& remote = *settings_.remote;
+  if (!remote.has_room(item.transfer.peer)) return false;
+  tcp::Frame frame{
+      .type = static_cast<uint8_t>(item.transfer.type), .tag = item.transfer.tag, .bytes = item.bytes};
+  item.path = TracePath::kStaged;
+  if (item.bytes <= eager_bytes_) {
+    frame.payload = static_cast<uint32_t>(item.bytes);
+    remote.send(item.transfer.peer, frame, static_cast<const std::byte*>(item.transfer.buffer));
+    complete(item, {});
+    return true;
+  }
+  if (free_slots_.empty() && next_slot_ == shm::kMessageSlots) return false;
+  item.slot = new_slot();
+  frame.kind = tcp::FrameKind::kLarge;
+  frame.slot = item.slot;
+  remote.send(item.transfer.peer, frame, nullptr);
+  item.stage = Stage::kAnnounced;
+  announced_.push_back(&item);
   return true;
 }
 
@@ -334,26 +414,48 @@ void Messages::check_announced() {
   }
 }
 
+// False where there is no room now.
+bool Messages::push_part(Item& item) {
+  const int peer = item.transfer.peer;
+  const std::byte* from = static_cast<const std::byte*>(item.transfer.buffer) + item.moved;
+  const size_t left = item.bytes - item.moved;
+  if (is_remote(peer)) {
+    if (!settings_.remote->has_room(peer)) return false;
+    const size_t bytes = std::min(left, tcp::kMostFramePayload);
+    settings_.remote->send(peer,
+                           {.kind = tcp::FrameKind::kPart,
+                            .slot = item.slot,
+                            .payload = static_cast<uint32_t>(bytes),
+                            .bytes = item.bytes,
+                            .at = item.moved},
+                           from);
+    item.moved += bytes;
+    return true;
+  }
+  shm::RingWriter& ring = writer(peer);
+  const size_t bytes = std::min(left, ring.most_payload());
+  Envelope* envelope = ring.begin(bytes);
+  if (envelope == nullptr) return false;
+  envelope->kind = EnvelopeKind::kPart;
+  envelope->slot = item.slot;
+  envelope->bytes = bytes;
+  envelope->at = item.moved;
+  ring.commit(*envelope, from, bytes);
+  item.moved += bytes;
+  rings_.notify(peer);
+  return true;
+}
+
 void Messages::push_parts() {
   for (auto place = streaming_.begin(); place != streaming_.end();) {
     Item& item = **place;
-    shm::RingWriter& ring = writer(item.transfer.peer);
     int records = 0;
     while (item.moved < item.bytes) {
       if (++records > kMostRecords) {
         more_ = true;
         break;
       }
-      const size_t bytes = std::min(item.bytes - item.moved, ring.most_payload());
-      Envelope* envelope = ring.begin(bytes);
-      if (envelope == nullptr) break;
-      envelope->kind = EnvelopeKind::kPart;
-      envelope->slot = item.slot;
-      envelope->bytes = bytes;
-      envelope->at = item.moved;
-      ring.commit(*envelope, static_cast<const std::byte*>(item.transfer.buffer) + item.moved, bytes);
-      item.moved += bytes;
-      rings_.notify(item.transfer.peer);
+      if (!push_part(item)) break;
     }
     if (item.moved < item.bytes) {
       ++place;
@@ -388,10 +490,13 @@ void Messages::complete(Item& item, Status status) {
 void Messages::trace(const Item& item) {
   const Transfer& transfer = item.transfer;
   const bool sends = transfer.kind == Transfer::kSend;
-  const int peer = sends || item.received.source < 0 ? transfer.peer : item.received.source;
+  const int source = item.received.source;  // a rank of the group
+  const int peer = sends || source < 0 ? transfer.peer
+                   : settings_.remote  ? settings_.remote->id_of(source)
+                                       : source;
   MessageTrace entry;
   entry.sends = sends;
-  entry.peer = peer < 0 ? -1 : settings_.members.world_rank(peer);
+  entry.peer = peer < 0 ? -1 : world_rank(peer);
   entry.tag = transfer.tag;
   entry.type = transfer.type;
   entry.count = sends || !item.status.ok() ? transfer.count : item.received.count;

@@ -25,6 +25,11 @@ constexpr int64_t kNotedNapNs = 16'000'000;  // reached once the naps before mak
 
 constexpr size_t kMostEagerBytes = 16 * 1024;
 
+constexpr int64_t kRemoteNapNs = 2'000'000;
+// What was sent must have gone to the system before this rank leaves; a peer that reads nothing more is not
+// waited for.
+constexpr int64_t kLeavingNs = 2'000'000'000;
+
 Status after_leaving() {
   return {ErrorCode::kNotInitialized, "this rank has left the group, or is about to; call init_hccl again"};
 }
@@ -67,9 +72,9 @@ Messages::Messages(const shm::GroupMemory& memory, std::unique_ptr<Peers> peers,
       fork_generation_(fork_generation()),
       host_(host),
       peers_(std::move(peers)),
-      queued_(static_cast<size_t>(memory.world_size())),
+      queued_(static_cast<size_t>(ids())),
       introduced_(static_cast<size_t>(memory.world_size())),
-      left_(static_cast<size_t>(memory.world_size())) {
+      left_(static_cast<size_t>(ids())) {
   const size_t bytes = shm::MessageMemory::ring_bytes(memory.world_size());
   for (int peer = 0; peer < memory.world_size(); ++peer) {
     writers_.emplace_back(rings_.ring(rank_, peer), bytes);
@@ -89,7 +94,7 @@ Status Messages::check(const Transfer& transfer) const {
   const auto refuse = [&](const std::string& why) {
     return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {}", what, why));
   };
-  const int ranks = memory_.world_size();
+  const int ranks = ids();
   const bool any = !sends && transfer.peer == kAnySource;
   if (!any && (transfer.peer < 0 || transfer.peer >= ranks)) {
     return refuse(fmt::format("there is no rank {} in {}, which has ranks 0 to {}", transfer.peer,
@@ -116,15 +121,43 @@ Status Messages::prepare(Item& item, const Transfer& transfer) {
   }
   item.transfer = transfer;
   item.bytes = transfer.count * size_of(transfer.type);
-  if (transfer.kind == Transfer::kSend && takes_no_more(transfer.peer)) {
+  if (settings_.remote && transfer.peer != kAnySource)
+    item.transfer.peer = settings_.remote->id_of(transfer.peer);
+  if (transfer.kind == Transfer::kSend && takes_no_more(item.transfer.peer)) {
     return host_.break_group(
         in_item(item, ErrorCode::kPeerLost, "has no taker: that rank has left the group, or is about to"));
   }
+  if (transfer.kind == Transfer::kSend && is_remote(item.transfer.peer)) return open_remote(item);
   if (item.transfer.kind == Transfer::kReceive || item.bytes <= eager_bytes_ || settings_.staged) return {};
   const std::lock_guard lock(peers_mutex_);
   auto shared = peers_->share(transfer.buffer, item.bytes);
   if (!shared.ok()) return shared.status();
   item.shared = *shared;
+  return {};
+}
+
+// The first message to a rank of another host waits until that one answers.
+Status Messages::open_remote(const Item& item) {
+  RemoteMessages& remote = *settings_.remote;
+  const int id = item.transfer.peer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (remote.can_send(id)) return {};
+  }
+  const std::lock_guard one_at_a_time(peers_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (remote.can_send(id)) return {};
+  }
+  const int64_t timeout =
+      std::chrono::nanoseconds(item.transfer.timeout.value_or(settings_.exec_timeout)).count();
+  auto socket = remote.dial(id, timeout > 0 ? monotonic_ns() + timeout : kNoDeadline, [this] {
+    return memory_.broken() ? memory_.failure() : host_.check_interrupt();
+  });
+  if (!socket.ok())
+    return host_.break_group(in_item(item, socket.status().code(), "failed: " + socket.status().message()));
+  const std::lock_guard lock(mutex_);
+  remote.attach(id, std::move(*socket));
   return {};
 }
 
@@ -283,8 +316,16 @@ void Messages::sleep(std::unique_lock<std::mutex>& lock, const std::atomic<bool>
   progress();
   const bool needed = !jobs_.empty() || more_ || (memory_.broken() && !failed()) || stop_ ||
                       (done != nullptr && done->load(std::memory_order_relaxed));
+  std::vector<pollfd> sockets;
+  if (!needed && settings_.remote) sockets = settings_.remote->pollable();
   lock.unlock();
-  if (!needed) rings_.sleep(rank_, seen, who, ns);
+  if (!needed && !sockets.empty()) {
+    // Peers of this host ring a bell that this does not hear, so the nap is short.
+    const timespec nap{0, std::min(ns, kRemoteNapNs)};
+    (void)::ppoll(sockets.data(), sockets.size(), &nap, nullptr);
+  } else if (!needed) {
+    rings_.sleep(rank_, seen, who, settings_.remote ? std::min(ns, kRemoteNapNs) : ns);
+  }
   lock.lock();
   if (who == shm::kCallers) --sleeping_;
   update_sleepers();
@@ -356,6 +397,7 @@ Status Messages::finish() {
   }
   box().closing.store(1, std::memory_order_seq_cst);
   for (int peer = 0; peer < memory_.world_size(); ++peer) rings_.notify(peer);
+  if (settings_.remote) settings_.remote->close_all();
   join_waiters();
   Pace pace;
   for (;;) {
@@ -364,6 +406,11 @@ Status Messages::finish() {
     fail_sends_without_takers();
     if (open_.empty()) break;
     rest(lock, nullptr, pace, kNoDeadline);
+  }
+  const int64_t leaving_until = monotonic_ns() + kLeavingNs;
+  while (settings_.remote && !settings_.remote->flushed() && monotonic_ns() < leaving_until) {
+    progress();
+    rest(lock, nullptr, pace, leaving_until);
   }
   stop_ = true;
   leave_waiters();

@@ -25,6 +25,7 @@
 #include "communicator/members.h"
 #include "communicator/peers.h"
 #include "communicator/read_probe.h"
+#include "communicator/remote_messages.h"
 #include "trace/record.h"
 #include "transport/shm/group_memory.h"
 #include "transport/shm/message_ring.h"
@@ -38,6 +39,8 @@ struct MessageSettings {
   bool staged = false;                        // copy through the rings alone
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   ReadProbe* read_probe = nullptr;            // the group's
+  // Of a group on several hosts. Peers of items are ids then, as there; of transfers, ranks of the group.
+  std::shared_ptr<RemoteMessages> remote = nullptr;
 };
 
 // A transfer that has ended, for the trace. Ranks are of the world.
@@ -167,6 +170,7 @@ class Messages final : public MessageEnd, public std::enable_shared_from_this<Me
   // messages.cpp: calls, waiting, the thread.
   Status check(const Transfer& transfer) const;
   Status prepare(Item& item, const Transfer& transfer);
+  Status open_remote(const Item& item);
   Status run(std::span<const Transfer> transfers, std::span<Item> items);
   void post(Item& item);
   void note(const Item& item, Pace& pace);
@@ -187,6 +191,10 @@ class Messages final : public MessageEnd, public std::enable_shared_from_this<Me
   void pull(int source);
   void take(int source, const shm::Envelope& envelope);
   void take_part(int source, const shm::Envelope& envelope);
+  void take_remote(int source, const tcp::Frame& frame, const std::byte* payload);
+  void arrive(Arrival arrival, const std::function<void(void*)>& copy_to);
+  void take_bytes(int source, uint32_t slot, const std::function<void(std::byte*)>& copy_to, size_t at,
+                  size_t bytes);
   bool match_arrival(Item& item);
   Item* match_posted(int source, int tag);
   bool accepts(Item& item, int source, DataType type, uint64_t bytes);
@@ -197,6 +205,9 @@ class Messages final : public MessageEnd, public std::enable_shared_from_this<Me
   bool push(Item& item);
   bool push_small(Item& item, shm::RingWriter& ring);
   bool push_large(Item& item, shm::RingWriter& ring);
+  bool push_remote(Item& item);
+  bool push_part(Item& item);
+  uint32_t new_slot();
   void push_queued();
   void push_parts();
   void check_announced();
@@ -223,6 +234,15 @@ class Messages final : public MessageEnd, public std::enable_shared_from_this<Me
   Status timed_out(const Item& item, int64_t now) const;
   Status mismatch(const Item& item, int source, DataType type, uint64_t bytes) const;
 
+  bool is_remote(int id) const { return id >= memory_.world_size(); }
+  int ids() const { return settings_.remote ? settings_.remote->ids() : memory_.world_size(); }
+  int rank_of(int id) const { return settings_.remote && id >= 0 ? settings_.remote->rank_of(id) : id; }
+  int world_rank(int id) const {
+    return settings_.remote ? settings_.remote->world_rank(id) : settings_.members.world_rank(id);
+  }
+  std::string describe_peer(int id) const {
+    return is_remote(id) ? settings_.remote->describe(id) : peers_->describe(id);
+  }
   bool failed() const { return give_up_ns_ != 0; }  // fail_all() has run
   shm::MessageBox& box() const { return rings_.box(rank_); }
   shm::RingWriter& writer(int peer) { return writers_[static_cast<size_t>(peer)]; }

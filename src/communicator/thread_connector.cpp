@@ -59,9 +59,27 @@ class ConnectionBoard {
     return std::move(pair->first);
   }
 
+  Result<PrivateDescriptor> dial(int from, int to, uint64_t channel) {
+    auto pair = connected_pair();
+    if (!pair.ok()) return pair.status();
+    const std::lock_guard lock(mutex_);
+    dialled_.insert_or_assign(std::tuple(from, to, channel), std::move(pair->second));
+    return std::move(pair->first);
+  }
+
+  std::optional<PrivateDescriptor> take_dialled(int from, int to, uint64_t channel) {
+    const std::lock_guard lock(mutex_);
+    const auto found = dialled_.find(std::tuple(from, to, channel));
+    if (found == dialled_.end()) return std::nullopt;
+    PrivateDescriptor end = std::move(found->second);
+    dialled_.erase(found);
+    return end;
+  }
+
  private:
   std::mutex mutex_;
-  std::map<std::tuple<int, int, uint64_t>, PrivateDescriptor> open_;
+  std::map<std::tuple<int, int, uint64_t>, PrivateDescriptor> open_;     // by both ranks, the lower first
+  std::map<std::tuple<int, int, uint64_t>, PrivateDescriptor> dialled_;  // by who dialled, and whom
 };
 
 class ThreadConnector final : public HostConnector {
@@ -71,6 +89,13 @@ class ThreadConnector final : public HostConnector {
   Result<PrivateDescriptor> connect(int rank, uint64_t channel, int64_t,
                                     const std::function<Status()>&) override {
     return board_->take(rank_, rank, channel);
+  }
+  Result<PrivateDescriptor> dial(int rank, uint64_t channel, int64_t,
+                                 const std::function<Status()>&) override {
+    return board_->dial(rank_, rank, channel);
+  }
+  std::optional<PrivateDescriptor> take(int rank, uint64_t channel) override {
+    return board_->take_dialled(rank, rank_, channel);
   }
   int pollable() const override { return -1; }
   Status look() override { return {}; }

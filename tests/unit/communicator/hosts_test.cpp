@@ -251,6 +251,71 @@ TEST_P(OverHosts, GroupsOfSomeRanks) {
   });
 }
 
+TEST_P(OverHosts, MessagesToEveryRankInAnyOrder) {
+  ranks_.run([&](Communicator& rank) {
+    const int me = rank.rank();
+    for (const size_t count : {size_t{0}, size_t{3}, size_t{4096}, size_t{200'000}}) {
+      std::vector<std::vector<int32_t>> sent,
+          got(static_cast<size_t>(size_), std::vector<int32_t>(count, -1));
+      std::vector<Transfer> transfers;
+      for (int peer = 0; peer < size_; ++peer)
+        sent.emplace_back(count, static_cast<int32_t>(me * 100 + peer));
+      // Receives in one order of peers, sends in the other; tags keep them apart.
+      for (int peer = size_ - 1; peer >= 0; --peer) {
+        transfers.push_back(Transfer::receive(got[static_cast<size_t>(peer)].data(), count, DataType::kInt32,
+                                              peer, peer + 1));
+      }
+      for (int peer = 0; peer < size_; ++peer) {
+        transfers.push_back(
+            Transfer::send(sent[static_cast<size_t>(peer)].data(), count, DataType::kInt32, peer, me + 1));
+      }
+      std::vector<Received> received(transfers.size());
+      const Status status = rank.exchange(transfers, received);
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (int peer = 0; peer < size_; ++peer) {
+        ASSERT_EQ(got[static_cast<size_t>(peer)], std::vector<int32_t>(count, peer * 100 + me));
+        ASSERT_EQ(received[static_cast<size_t>(size_ - 1 - peer)].source, peer);
+      }
+    }
+  });
+}
+
+TEST_P(OverHosts, ReceivesFromAnyRankTellTheSource) {
+  ranks_.run([&](Communicator& rank) {
+    const int me = rank.rank();
+    if (me > 0) {
+      ASSERT_TRUE(rank.send(&me, 1, DataType::kInt32, 0, 7).ok());
+      return;
+    }
+    std::vector<bool> seen(static_cast<size_t>(size_));
+    for (int i = 1; i < size_; ++i) {
+      int value = -1;
+      Received received;
+      const Status status = rank.recv(&value, 1, DataType::kInt32, kAnySource, 7, &received);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(received.source, value);
+      ASSERT_FALSE(seen[static_cast<size_t>(value)]);
+      seen[static_cast<size_t>(value)] = true;
+    }
+  });
+}
+
+TEST_P(OverHosts, StartedTransfersGoOnBesideCalls) {
+  ranks_.run([&](Communicator& rank) {
+    const int me = rank.rank(), next = (me + 1) % size_, previous = (me + size_ - 1) % size_;
+    std::vector<float> mine(100'000, static_cast<float>(me)), theirs(100'000), sum(10, 1);
+    const Transfer transfers[] = {
+        Transfer::receive(theirs.data(), theirs.size(), DataType::kFloat32, previous),
+        Transfer::send(mine.data(), mine.size(), DataType::kFloat32, next),
+    };
+    const auto works = rank.start(transfers);
+    ASSERT_TRUE(rank.all_reduce(sum.data(), sum.data(), 10, DataType::kFloat32, ReduceOp::kSum).ok());
+    for (const auto& work : works) ASSERT_TRUE(work->wait().ok());
+    ASSERT_EQ(theirs, std::vector<float>(100'000, static_cast<float>(previous)));
+    ASSERT_EQ(sum, std::vector<float>(10, static_cast<float>(size_)));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Places, OverHosts,
                          testing::Values(Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 2},
                                          Hosts{0, 1, 0, 1}, Hosts{2, 2, 0, 0, 1, 1, 1},
