@@ -128,12 +128,28 @@ struct Counters {
   uint64_t received_bytes = 0;
 };
 
+// visit(name, value) for each.
+template <typename Visit>
+void for_each(const Counters& counters, const Visit& visit) {
+  visit("calls", counters.calls);
+  visit("bytes", counters.bytes);
+  visit("inline_calls", counters.inline_calls);
+  visit("staged_calls", counters.staged_calls);
+  visit("direct_calls", counters.direct_calls);
+  visit("read_calls", counters.read_calls);
+  visit("copied_bytes", counters.copied_bytes);
+  visit("sends", counters.sends);
+  visit("receives", counters.receives);
+  visit("sent_bytes", counters.sent_bytes);
+  visit("received_bytes", counters.received_bytes);
+}
+
 class Communicator {
  public:
   // Joins the ranks that share a job, on this host or on several. Blocks until all are there.
   static Result<std::unique_ptr<Communicator>> connect(const ConnectOptions& options);
-  // One communicator per rank, for threads of this process. `hosts`: for tests of what goes between hosts, the
-  // host that each rank pretends to be on; those of different ones share no memory and talk over TCP.
+  // One communicator per rank, for threads of this process. `hosts`: for tests of what goes between hosts,
+  // the host that each rank pretends to be on; those of different ones share no memory and talk over TCP.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_for_threads(
       int world_size, const ConnectOptions& options = {}, std::span<const int> hosts = {});
   // A group of some of these ranks, whose calls go on beside all others'. `ranks` are ranks of this

@@ -14,6 +14,7 @@
 #include <pybind11/stl.h>
 
 #include <collective_ops/communicator.h>
+#include <collective_ops/python_link.h>
 
 #include "arguments.h"
 #include "array.h"
@@ -139,6 +140,11 @@ class Group {
     communicator_ = take(std::move(connected));
   }
   explicit Group(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
+  // A group that another module has made; calls of both are one sequence. `timeout`: of calls made here.
+  Group(const SharedGroup& shared, py::object timeout)
+      : communicator_(shared.communicator), timeout_(std::move(timeout)) {
+    also_interruptible(shared.interruptible);
+  }
   ~Group() {
     try {
       close();
@@ -226,9 +232,9 @@ class Group {
   // Messages, as messages.h says.
   py::object transfer(const py::sequence& items, py::handle timeout, bool asynchronous) {
     const std::shared_ptr<Communicator> communicator = open();
-    if (!asynchronous) return exchange_messages(*communicator, items, timeout);
+    if (!asynchronous) return exchange_messages(*communicator, items, limit(timeout));
     deliver_finished();
-    const std::vector<MaybeWork> works = start_messages(*communicator, items, timeout);
+    const std::vector<MaybeWork> works = start_messages(*communicator, items, limit(timeout));
     pending_.insert(pending_.end(), works.begin(), works.end());
     return py::cast(works);
   }
@@ -261,23 +267,14 @@ class Group {
   }
   std::string name() { return open()->name(); }
   py::dict counters() {
-    const Counters counters = open()->counters();
     py::dict result;
-    result["calls"] = counters.calls;
-    result["bytes"] = counters.bytes;
-    result["inline_calls"] = counters.inline_calls;
-    result["staged_calls"] = counters.staged_calls;
-    result["direct_calls"] = counters.direct_calls;
-    result["read_calls"] = counters.read_calls;
-    result["copied_bytes"] = counters.copied_bytes;
-    result["sends"] = counters.sends;
-    result["receives"] = counters.receives;
-    result["sent_bytes"] = counters.sent_bytes;
-    result["received_bytes"] = counters.received_bytes;
+    for_each(open()->counters(), [&](const char* name, uint64_t value) { result[name] = value; });
     return result;
   }
 
  private:
+  py::handle limit(py::handle timeout) const { return timeout.is_none() ? py::handle(timeout_) : timeout; }
+
   static Operands in_place(py::handle array) {
     return {std::nullopt, Operand(array, Access::kWrite, "tensor")};
   }
@@ -297,7 +294,7 @@ class Group {
     Prepared ready = [&] {
       try {
         Prepared made = prepare(*communicator);
-        made.call.timeout = milliseconds_from(timeout);
+        made.call.timeout = milliseconds_from(limit(timeout));
         return made;
       } catch (...) {
         refuse(*communicator);
@@ -342,6 +339,7 @@ class Group {
   }
 
   std::shared_ptr<Communicator> communicator_;
+  py::object timeout_ = py::none();  // of calls that give none
   std::vector<MaybeWork> pending_;
 };
 
@@ -372,6 +370,14 @@ void bind_communicator(py::module_& module) {
       .def("agree", &Group::agree)
       .def("transfer", &Group::transfer)
       .def("barrier", &Group::barrier)
+      .def_static(
+          "adopt",
+          [](const py::capsule& group, py::object timeout) {
+            if (std::string_view(group.name()) != SharedGroup::kCapsule)
+              throw py::type_error("adopt takes what _torch.ProcessGroupCollectiveOps.share() returns");
+            return std::make_unique<Group>(*group.get_pointer<SharedGroup>(), std::move(timeout));
+          },
+          py::arg("group"), py::arg("timeout"))
       .def("refuse_call", &Group::refuse_call)
       .def("create_group", &Group::create_group, py::arg("ranks"), py::arg("name") = "",
            py::arg("timeout") = py::none(), py::arg("connect_timeout") = py::none())

@@ -1,5 +1,6 @@
 #include "waiting.h"
 
+#include <atomic>
 #include <chrono>
 
 #include <unistd.h>
@@ -16,6 +17,13 @@ constexpr auto kSignalPeriod = std::chrono::milliseconds(50);
 thread_local bool waits_for_python = false;
 thread_local std::chrono::steady_clock::time_point next_look;
 thread_local py::handle while_waiting;  // of WhileWaiting
+
+std::atomic<bool& (*)()> other_flag{nullptr};  // of also_interruptible
+
+void set_interruptible(bool on) {
+  waits_for_python = on;
+  if (const auto other = other_flag.load(std::memory_order_relaxed)) other() = on;
+}
 
 // A thread that asks for the GIL while the interpreter ends would be ended by unwinding, through frames that
 // allow none: the process would abort. Such a thread (a daemon thread in a call) stays here instead.
@@ -38,14 +46,16 @@ void stay_if_python_ends() {
 Wait::Wait() {
   ends_python = python_ends();  // who holds the GIL then is the thread that ends it
   state_ = PyEval_SaveThread();
-  waits_for_python = true;
+  set_interruptible(true);
 }
 
 Wait::~Wait() {
-  waits_for_python = false;
+  set_interruptible(false);
   stay_if_python_ends();
   PyEval_RestoreThread(state_);
 }
+
+void also_interruptible(bool& (*flag)()) { other_flag.store(flag); }
 
 Status look_for_signals() {
   if (!waits_for_python) return {};

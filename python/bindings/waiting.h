@@ -19,11 +19,14 @@ class Wait {
   PyThreadState* state_;
 };
 
+// From now on Wait sets this flag of its thread, too: a group of another module asks that one's.
+void also_interruptible(bool& (*flag)());
+
 // What a communicator asks while it waits: whether a signal's handler has raised.
 Status look_for_signals();
 
-// While it lives, long waits of this thread call `function`, some twenty times a second, with the GIL. What that
-// raises ends the wait. `function` may be None.
+// While it lives, long waits of this thread call `function`, some twenty times a second, with the GIL. What
+// that raises ends the wait. `function` may be None.
 class WhileWaiting {
  public:
   explicit WhileWaiting(pybind11::handle function);

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
 from ._libraries import leave_devices, runner_of
+from ._process_group import process_group
 from ._waiting import WaitingLine
 from .errors import InvalidArgumentError, NotInitializedError, UnsupportedTypeError
 
@@ -76,6 +77,9 @@ def init_hccl(
         timeout: seconds that a call may wait for other ranks, 0: for ever; default HCCL_EXEC_TIMEOUT.
         connect_timeout: seconds to wait here for all ranks; default HCCL_CONNECT_TIMEOUT.
 
+    Where torch.distributed's process group is one of the backend collective_ops, it is joined: calls here and
+    there (DDP's, say) are one sequence in the order in which they are made, on memory that both share.
+
     A second call with the same arguments does nothing. Raises RendezvousError where ranks are missing,
     disagree or exist twice, InvalidArgumentError for values that cannot be used.
     """
@@ -94,6 +98,9 @@ def init_hccl(
             f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
             "before it joins as another"
         )
+    if job_id is None and (shared := process_group(rank, world_size, timeout)) is not None:
+        _group, _arguments, _device_id, _forked = shared, arguments, device_id, False
+        return
     line = WaitingLine(rank, world_size, job_id)
     _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout, line)
     _arguments, _device_id, _forked = arguments, device_id, False

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include <collective_ops/communicator.h>
+#include <collective_ops/python_link.h>
 
+#include "torch/errors.h"
 #include "torch/group_state.h"
 #include "torch/message_work.h"
 #include "torch/pytorch.h"
@@ -129,6 +131,8 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   std::shared_ptr<Window> open_window(std::shared_ptr<SharedBuffer> part, size_t signal_bytes);
 
   Counters counters();
+  // For other modules of the library in this process. Throws after shutdown.
+  SharedGroup share() { return {communicator(), &interruptible}; }
 
  private:
   friend class Attempt;

@@ -8,7 +8,6 @@ namespace {
 // How often a long wait takes the GIL to look for signals.
 constexpr auto kSignalPeriod = std::chrono::milliseconds(50);
 
-thread_local bool interruptible = false;
 thread_local std::chrono::steady_clock::time_point next_look;
 
 bool python_ends() {
@@ -21,8 +20,13 @@ bool python_ends() {
 
 }  // namespace
 
-Interruptible::Interruptible() : before_(std::exchange(interruptible, true)) {}
-Interruptible::~Interruptible() { interruptible = before_; }
+bool& interruptible() {
+  thread_local bool flag = false;
+  return flag;
+}
+
+Interruptible::Interruptible() : before_(std::exchange(interruptible(), true)) {}
+Interruptible::~Interruptible() { interruptible() = before_; }
 
 WithoutGil::WithoutGil() {
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
@@ -32,7 +36,7 @@ WithoutGil::~WithoutGil() {
 }
 
 Status look_for_signals() {
-  if (!interruptible || python_ends() || Py_IsInitialized() == 0) return {};
+  if (!interruptible() || python_ends() || Py_IsInitialized() == 0) return {};
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look) return {};
   next_look = now + kSignalPeriod;

@@ -32,6 +32,9 @@ class Interruptible {
   bool before_;
 };
 
+// Of this thread: what Interruptible sets.
+bool& interruptible();
+
 // Lets go of the GIL, where this thread has it: waits may be long, and need a thread that asks for it.
 class WithoutGil {
  public:

@@ -28,16 +28,16 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& 
 }
 
 py::dict counters(Group& group) {
-  const Counters counters = group.counters();
   py::dict result;
-  result["calls"] = counters.calls;
-  result["bytes"] = counters.bytes;
-  result["inline_calls"] = counters.inline_calls;
-  result["staged_calls"] = counters.staged_calls;
-  result["direct_calls"] = counters.direct_calls;
-  result["read_calls"] = counters.read_calls;
-  result["copied_bytes"] = counters.copied_bytes;
+  for_each(group.counters(), [&](const char* name, uint64_t value) { result[name] = value; });
   return result;
+}
+
+py::capsule share(Group& group) {
+  const auto destroy = [](PyObject* capsule) {
+    delete static_cast<SharedGroup*>(PyCapsule_GetPointer(capsule, SharedGroup::kCapsule));
+  };
+  return py::capsule(new SharedGroup(group.share()), SharedGroup::kCapsule, destroy);
 }
 
 // For collective_ops_torch.fsdp alone.
@@ -66,7 +66,9 @@ PYBIND11_MODULE(_torch, module) {
   const py::object base = py::module_::import("torch._C._distributed_c10d").attr("Backend");
   py::class_<Group, c10d::Backend, c10::intrusive_ptr<Group>>(module, "ProcessGroupCollectiveOps")
       .def("counters", &counters,
-           "What this rank has done in the group: calls, bytes, and calls and copied bytes by data path.");
+           "What this rank has done in the group: calls, bytes, calls and copied bytes by data path, "
+           "messages.")
+      .def("share", &share, "The group, for collective_ops.init_hccl.");
   offer_symmetric_memory();
   bind_shared_slots(module);
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),

@@ -19,6 +19,7 @@ if _torch.__version__ != collective_ops.__version__:
     )
 
 create = _torch.create
+ProcessGroup = _torch.ProcessGroupCollectiveOps
 Lease, SharedSlots, SlotPlaces = _torch.Lease, _torch.SharedSlots, _torch.SlotPlaces
 
 

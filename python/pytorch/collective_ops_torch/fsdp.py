@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
-from ._native import Lease, SharedSlots, SlotPlaces
+from ._native import Lease, ProcessGroup, SharedSlots, SlotPlaces
 
 __all__ = ["share_gathered_parameters"]
 
@@ -56,7 +56,7 @@ def share_gathered_parameters(model: torch.nn.Module) -> int:
 
 def _check(name: str, params: Any) -> None:
     backend = params._all_gather_process_group._get_backend(torch.device("cpu"))
-    if type(backend).__name__ != "ProcessGroupCollectiveOps":
+    if not isinstance(backend, ProcessGroup):
         raise ValueError(
             f"{name}: gathered by {backend.name()}; its group's CPU backend must be collective_ops"
         )
