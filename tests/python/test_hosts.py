@@ -1,0 +1,159 @@
+"""Jobs whose ranks are on several hosts: what they compute, and what they say when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import network_hosts
+import pytest
+from network_hosts import NetworkHosts, RankEnd
+
+if reason := network_hosts.unsupported():
+    pytest.skip(reason, allow_module_level=True)
+
+PYTHON = str(Path(__file__).resolve().parent.parent.parent / "python")
+START = """
+import os, signal, sys, time
+import numpy as np
+import collective_ops as ops
+ops.init_hccl()
+rank, world = ops.rank(), ops.world_size()
+"""
+
+
+def run(
+    program: str, hosts: int = 2, ranks: int = 2, env: dict[str, str] | None = None, **network: str
+) -> list[RankEnd]:
+    variables = {"COLLECTIVE_OPS_SECRET": "a secret of sixteen letters", "PYTHONPATH": PYTHON, **(env or {})}
+    with NetworkHosts(hosts, **network) as job:
+        return job.run_ranks([sys.executable, "-c", START + program], ranks, env=variables, timeout=60)
+
+
+def outputs(ends: list[RankEnd]) -> list[str]:
+    for end in ends:
+        assert end.exit_code == 0, f"rank {end.rank}: {end.output}"
+    return [end.output.strip() for end in ends]
+
+
+COLLECTIVES = """
+for count in (1, 1000, 300_001):
+    mine = np.arange(count, dtype=np.float32) % 13 + rank
+    total = sum((np.arange(count, dtype=np.float32) % 13 + r) for r in range(world))
+    data = mine.copy(); ops.allreduce(data); assert (data == total).all()
+    ops.allreduce(mine.copy(), op="avg")
+    data = mine.copy(); ops.broadcast(data, src=world - 1)
+    assert (data == np.arange(count, dtype=np.float32) % 13 + world - 1).all()
+    whole = np.empty(count * world, np.float32); ops.allgather(mine, whole)
+    for r in range(world):
+        assert (whole[r * count:(r + 1) * count] == np.arange(count, dtype=np.float32) % 13 + r).all()
+    part = np.empty(count, np.float32); ops.reducescatter(whole, out=part)
+    assert (part == world * (np.arange(count, dtype=np.float32) % 13 + rank)).all()
+    got = np.empty(count * world, np.float32); ops.alltoall(got, whole)
+    for r in range(world):
+        assert (got[r * count:(r + 1) * count] == np.arange(count, dtype=np.float32) % 13 + rank).all()
+    other = np.empty(count, np.float32)
+    work = ops.isend(mine, (rank + 1) % world); ops.recv(other, (rank - 1) % world); work.wait()
+    assert (other == np.arange(count, dtype=np.float32) % 13 + (rank - 1) % world).all()
+ops.barrier()
+halves = ops.new_group(list(range(rank % 2, world, 2)))
+data = np.ones(10, np.float32); halves.allreduce(data); assert (data == world // 2).all()
+ops.finalize()
+print("good")
+"""
+
+
+@pytest.mark.parametrize(("hosts", "ranks"), [(2, 1), (2, 2), (3, 2)])
+def test_all_collectives(hosts: int, ranks: int) -> None:
+    assert outputs(run(COLLECTIVES, hosts, ranks)) == ["good"] * hosts * ranks
+
+
+def test_hosts_with_ipv6_alone() -> None:
+    assert outputs(run(COLLECTIVES, family="ipv6")) == ["good"] * 4
+
+
+def test_strict_sums_have_the_bits_of_one_host() -> None:
+    program = """
+    import hashlib
+    digest = hashlib.sha256()
+    for dtype in (np.float16, np.float32, np.float64):
+        for count in (5, 70_000):
+            data = (1 / (3 + 7 * rank + np.arange(count) % 101)).astype(dtype)
+            ops.allreduce(data)
+            digest.update(data.tobytes())
+    print(digest.hexdigest())
+    """.replace("\n    ", "\n")
+    strict = {"HCCL_DETERMINISTIC": "strict"}
+    found = {
+        end
+        for hosts, ranks in ((1, 4), (2, 2), (4, 1))
+        for end in outputs(run(program, hosts, ranks, strict))
+    }
+    assert len(found) == 1
+
+
+def test_a_killed_rank_is_named_on_all_hosts() -> None:
+    program = """
+    data = np.ones(1000, np.float32)
+    ops.allreduce(data)
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        for _ in range(1000):
+            ops.allreduce(data)
+    except ops.CollectiveError as error:
+        print(type(error).__name__, time.monotonic() - begin < 10, error)
+    os._exit(0)
+    """.replace("\n    ", "\n")
+    ends = run(program)
+    for end in ends[:3]:
+        assert end.output.startswith("PeerLostError True"), end.output
+        assert "rank 3" in end.output
+
+
+def test_different_calls_are_named_on_all_hosts() -> None:
+    program = """
+    data = np.ones(1000, np.float32 if rank < 2 else np.int32)
+    try:
+        ops.allreduce(data)
+    except ops.MismatchError as error:
+        print(error)
+    os._exit(0)
+    """.replace("\n    ", "\n")
+    for end in run(program):
+        assert "They differ in type" in end.output
+        assert "float32" in end.output and "int32" in end.output
+
+
+def test_two_jobs_at_once_do_not_meet() -> None:
+    program = """
+    data = np.full(1000, int(os.environ["JOB_VALUE"]), np.float32)
+    for _ in range(20):
+        ops.allreduce(data, op="max")
+    print(int(data[0]))
+    """.replace("\n    ", "\n")
+    with NetworkHosts(2) as hosts:
+        ends = []
+        for job in range(2):
+            variables = {"COLLECTIVE_OPS_SECRET": "a secret of sixteen letters", "PYTHONPATH": PYTHON,
+                         "MASTER_PORT": str(29500 + 100 * job), "JOB_VALUE": str(job + 1)}  # fmt: skip
+            environment = hosts.rank_environment(1, variables)
+            ends.append(
+                [
+                    hosts.start(rank, [sys.executable, "-c", START + program], environment[rank])
+                    for rank in range(2)
+                ]
+            )
+        for job, processes in enumerate(ends):
+            for process in processes:
+                output, _ = process.communicate(timeout=60)
+                assert output.strip() == str(job + 1), output
+
+
+def test_without_a_secret_hosts_are_refused() -> None:
+    environment = {"COLLECTIVE_OPS_SECRET": "", "HCCL_CONNECT_TIMEOUT": "10", "HOME": os.devnull}
+    ends = run("", ranks=1, env=environment)
+    assert all(end.exit_code != 0 for end in ends)
+    assert any("secret" in end.output for end in ends)
