@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ COMPLETE, FAILED, NOTHING, PARTIAL = 0, 1, 2, 3  # exit codes
 _EPILOG = """\
 DIR holds the profiles of all ranks at any depth, mixed or not: traces of torch.profiler (*.json, *.json.gz),
 directories of the Ascend profilers (*_ascend_pt, *_ascend_ms; text or db export), comm_trace.json
-of COLLECTIVE_OPS_TRACE=1. The ranks' own files are only read.
+of COLLECTIVE_OPS_TRACE=1, dumps of PyTorch's flight recorder, archives (*.zip, *.tar, *.tar.gz) of these.
+Several may be given, files too. The ranks' own files are only read.
 
 modes:
 {modes}
@@ -60,31 +61,57 @@ def modes() -> dict[str, str]:
     return dict(_analysis.cluster_modes)
 
 
+Place = str | os.PathLike[str]
+
+
+def _output_of(given: Sequence[Path]) -> Path:
+    """Where results go if nobody says it: the one place that the inputs share."""
+    folders = {path if path.is_dir() else path.absolute().parent for path in given}
+    if len(folders) > 1:
+        raise ValueError("the profiles lie in several places: say with -o where the results go")
+    return folders.pop()
+
+
 def cluster(
-    directory: str | os.PathLike[str],
+    profiles: Place | Sequence[Place],
     mode: str = "all",
-    output: str | os.PathLike[str] | None = None,
+    output: Place | None = None,
     *,
+    ranks: Mapping[Place, int] | None = None,
     threads: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ClusterReport:
-    """Analyses the profiles below `directory`, or one file.
+    """Analyses profiles: those below a directory, a file, an archive, or a list of these.
 
     Args:
         mode: a key of `modes()`.
-        output: results go to `cluster_analysis_output/` below it; default: `directory`.
+        output: results go to `cluster_analysis_output/` below it; default: the directory, or the files'.
+        ranks: of files that do not say it themselves, the rank; stands above what their names say.
         threads: profiles read at once; 0: one per core.
         progress: called with (profiles read, profiles in all) a few times a second.
 
     Raises:
-        ValueError: an unknown mode, no profile that can be used, or none with what the mode needs.
+        ValueError: an unknown mode, no profile that can be used, none with what the mode needs, or a file of
+            `ranks` that is not there.
         OSError: a result cannot be written.
     """
     from . import _analysis
+    from .analysis_inputs import PreparedInputs
 
-    found = _analysis.analyze_cluster(
-        os.fsencode(directory), os.fsencode(output) if output is not None else "", mode, threads, progress
-    )
+    given = [Path(p) for p in ([profiles] if isinstance(profiles, str | os.PathLike) else profiles)]
+    if not given:
+        raise ValueError("no profiles are given")
+    known: dict[bytes, int] = {}
+    for file, rank in (ranks or {}).items():
+        if not os.path.exists(file):
+            raise ValueError(f"there is no file {os.fspath(file)}, whose rank was given")
+        known[os.fsencode(os.path.realpath(file))] = rank
+    place = b"" if output is None and len(given) == 1 else os.fsencode(output or _output_of(given))
+    with PreparedInputs(given) as inputs:
+        if not place and not given[0].is_dir():
+            place = os.fsencode(given[0].absolute().parent)
+        problems = [(os.fsencode(path), text.encode()) for path, text in inputs.problems]
+        found = _analysis.analyze_cluster(inputs.paths, problems, known, place, mode, threads, progress)
     return ClusterReport(found["text"], found["partial"], json.loads(found["json"]))
 
 
@@ -102,7 +129,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     except ImportError:  # not built: the help of other commands must still work
         known = {}
     command.epilog = _EPILOG.format(modes="\n".join(f"  {name:22}{text}" for name, text in known.items()))
-    command.add_argument("-d", "--dir", required=True, type=Path, metavar="DIR", help="the ranks' profiles")
+    command.add_argument(
+        "-d",
+        "--dir",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="the ranks' profiles: directories, files, archives",
+    )
+    command.add_argument(
+        "--rank",
+        action="append",
+        default=[],
+        type=_rank_of_file,
+        metavar="FILE=N",
+        help="the rank of a file that does not say it; may be given again",
+    )
     command.add_argument("-m", "--mode", default="all", metavar="MODE", help="see below (default: all)")
     command.add_argument(
         "-o",
@@ -115,6 +158,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--threads", type=int, default=0, metavar="N", help="profiles read at once (default: one per core)"
     )
+
+
+def _rank_of_file(text: str) -> tuple[Path, int]:
+    file, equals, rank = text.rpartition("=")
+    if not equals or not file or not rank.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not FILE=N")
+    return Path(file), int(rank)
 
 
 class _Progress:
@@ -147,7 +197,12 @@ def run(options: argparse.Namespace) -> int:
     progress = _Progress()
     try:
         report = cluster(
-            options.dir, options.mode, options.output, threads=options.threads, progress=progress
+            options.dir,
+            options.mode,
+            options.output,
+            ranks=dict(options.rank),
+            threads=options.threads,
+            progress=progress,
         )
     except ValueError as error:
         print(f"collective-ops analyze: {error}", file=sys.stderr)

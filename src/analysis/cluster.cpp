@@ -110,8 +110,9 @@ Status write_all(const ClusterOptions& options, ClusterReport* report) {
     return {ErrorCode::kInvalidArgument, fmt::format("mode {} needs {}; none of the {} profiles has it",
                                                      options.mode, needs, report->profiles.ranks.size())};
   }
-  const fs::path folder = (options.output.empty() ? results_beside(options.directory) : options.output) /
-                          "cluster_analysis_output";
+  const fs::path folder =
+      (options.output.empty() ? results_beside(options.inputs.front().path) : options.output) /
+      "cluster_analysis_output";
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -151,7 +152,7 @@ Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("unknown mode {}; there are {}", options.mode, names));
   }
-  auto profiles = read_profiles(options.directory, options.reading);
+  auto profiles = read_profiles(options.inputs, options.reading);
   if (!profiles.ok()) return profiles.status();
   ClusterReport report;
   report.profiles = std::move(*profiles);

@@ -24,8 +24,10 @@ struct ClusterMode {
 const std::vector<ClusterMode>& cluster_modes();  // what -m takes, with its files
 
 struct ClusterOptions {
-  std::filesystem::path directory;
-  std::filesystem::path output;  // empty: directory; results lie in cluster_analysis_output/ below it
+  std::vector<ProfileInput> inputs;
+  // Results lie in cluster_analysis_output/ below it; empty: below the first input, or beside that where it
+  // is a file or one rank's directory.
+  std::filesystem::path output;
   std::string mode = "all";
   ReadOptions reading;
 };

@@ -54,7 +54,9 @@ class Matcher {
   std::vector<std::vector<std::set<uint32_t>>> partitions(const OrderedClass& ordered) const;
   bool possible(const Members& members) const;
   bool plausible(const Members& members) const;
-  void compare_sizes(const std::string& key, const Members& members);
+  void compare(const std::string& key, const Members& members);
+  void explain_unfinished(const Members& members);
+  void add_findings();
   void accept(Members members);
 
   const ProfileSet& set_;
@@ -62,6 +64,7 @@ class Matcher {
   std::unordered_map<std::string, Members> exact_;
   std::map<std::string, OrderedClass> ordered_;
   std::vector<std::pair<std::string, std::string>> differing_;  // key, what differs
+  std::vector<std::pair<int64_t, std::string>> unfinished_;     // number of the call, what is known
   Matching result_;
 };
 
@@ -76,18 +79,21 @@ void Matcher::collect() {
       const auto [group, fresh] = groups.try_emplace(call.group);
       if (fresh) group->second = group_key(profile, call.group);
       const MatchedMember member{row, i, call.start_ns, call.end_ns};
+      if (call.state != CallState::kCompleted && (call.sequence < 0 || call.group == kNone)) continue;
       if (call.operator_name != kNone) {
         const std::string key = fmt::format("o{}|{}", group->second, profile.names[call.operator_name]);
         // A profiler numbers calls anew in each step.
         exact_[fmt::format("{}|{}", key, count[key]++)].push_back(member);
       } else if (call.sequence >= 0 && call.group != kNone) {
-        exact_[fmt::format("s{}|{}", group->second, call.sequence)].push_back(member);
+        const std::string key = fmt::format("s{}|{}", group->second, call.sequence);
+        // Parts of one coalesced call share its number.
+        exact_[fmt::format("{}|{}", key, count[key]++)].push_back(member);
       } else {
         const std::string name =
             call.elements >= 0
                 ? fmt::format("{} of {} elements", profile.names[call.collective], call.elements)
                 : std::string(profile.names[call.collective]);
-        OrderedClass& ordered = ordered_[group->second + "|" + name];
+        OrderedClass& ordered = ordered_[fmt::format("{}|{}|{}", group->second, name, call.window)];
         ordered.name = name;
         ordered.calls_of_rank[row].push_back(member);
       }
@@ -263,45 +269,108 @@ bool has_one_size(std::string_view collective) {
   return false;
 }
 
-void Matcher::compare_sizes(const std::string& key, const Members& members) {
+std::string rank_ranges(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", text_of(ranks));
+}
+
+// Whether the ranks called the same, as far as their profiles say what they called.
+void Matcher::compare(const std::string& key, const Members& members) {
   const RankProfile& first = set_.ranks[members.front().rank_row];
   const ProfiledCall& call = call_of(set_, members.front());
-  if (!has_one_size(first.names[call.collective])) return;
+  const std::string_view collective = first.names[call.collective];
   for (const MatchedMember& member : members) {
-    const int64_t elements = call_of(set_, member).elements;
-    if (elements == call.elements) continue;
-    differing_.emplace_back(
-        key, fmt::format("{}: rank {} has {} elements, rank {} has {}", first.names[call.collective],
-                         first.rank, call.elements, set_.ranks[member.rank_row].rank, elements));
+    const RankProfile& profile = set_.ranks[member.rank_row];
+    const ProfiledCall& other = call_of(set_, member);
+    std::string text;
+    if (call.sequence >= 0 && profile.names[other.collective] != collective) {
+      text = fmt::format("call {} of group {}: rank {} calls {}, rank {} calls {}", call.sequence,
+                         group_key(first, call.group), first.rank, collective, profile.rank,
+                         profile.names[other.collective]);
+    } else if (has_one_size(collective) && other.elements != call.elements) {
+      text = fmt::format("{}: rank {} has {} elements, rank {} has {}", collective, first.rank, call.elements,
+                         profile.rank, other.elements);
+    } else if (call.type != kNone && other.type != kNone &&
+               profile.names[other.type] != first.names[call.type]) {
+      text = fmt::format("{}: rank {} has elements of {}, rank {} of {}", collective, first.rank,
+                         first.names[call.type], profile.rank, profile.names[other.type]);
+    }
+    if (text.empty()) continue;
+    if (call.sequence >= 0) text += fmt::format(" (call {})", call.sequence);
+    differing_.emplace_back(key, std::move(text));
     return;
   }
 }
 
+// A call that some rank has not ended: who is in it, and whose profile shows that it never came.
+void Matcher::explain_unfinished(const Members& members) {
+  const ProfiledCall* unfinished = nullptr;
+  std::vector<int> inside;
+  for (const MatchedMember& member : members) {
+    const ProfiledCall& call = call_of(set_, member);
+    if (call.state == CallState::kCompleted) continue;
+    inside.push_back(set_.ranks[member.rank_row].rank);
+    unfinished = &call;
+  }
+  if (unfinished == nullptr) return;
+  const RankProfile& profile = set_.ranks[members.front().rank_row];
+  const ProfiledCall& named = call_of(set_, members.front());
+  const std::string_view name = profile.names[named.group];
+  std::string text = fmt::format("{}, call {} of group {}, has not ended on {}",
+                                 profile.names[named.collective], named.sequence, name, rank_ranges(inside));
+  std::vector<int> absent;
+  for (const ProfiledGroup& group : profile.groups) {
+    if (group.hash != name) continue;
+    for (const int rank : group.ranks) {
+      const auto has = [&](const MatchedMember& member) { return set_.ranks[member.rank_row].rank == rank; };
+      const bool known = std::any_of(set_.ranks.begin(), set_.ranks.end(),
+                                     [&](const RankProfile& other) { return other.rank == rank; });
+      if (known && std::none_of(members.begin(), members.end(), has)) absent.push_back(rank);
+    }
+  }
+  if (!absent.empty()) text += fmt::format("; {} never called it: look there first", rank_ranges(absent));
+  unfinished_.emplace_back(named.sequence, std::move(text));
+}
+
+// The first of them explains the others: they are sorted by their number.
+void Matcher::add_findings() {
+  const auto add = [&](auto* list, std::string_view more) {
+    std::sort(list->begin(), list->end());
+    for (size_t i = 0; i < list->size() && i < kMostFindings; ++i) {
+      result_.findings.push_back(std::move((*list)[i].second));
+    }
+    if (list->size() > kMostFindings) result_.findings.push_back(fmt::format("{} {}", list->size(), more));
+  };
+  add(&unfinished_, "calls have not ended");
+  add(&differing_, "calls differ between ranks");
+}
+
 Matching Matcher::run() {
-  if (set_.ranks.size() < 2) return std::move(result_);
+  if (set_.ranks.size() < 2) {
+    result_.offset_ns.assign(set_.ranks.size(), 0);
+    return std::move(result_);
+  }
   collect();
   align_hosts();
   for (auto& [key, members] : exact_) {
+    explain_unfinished(members);
+    compare(key, members);
+    std::erase_if(members, [&](const MatchedMember& member) {
+      return call_of(set_, member).state != CallState::kCompleted;
+    });
     if (members.size() > 1 && !possible(members)) {
       ++result_.implausible;
       continue;
     }
-    compare_sizes(key, members);
     accept(std::move(members));
   }
   for (auto& [key, ordered] : ordered_) match_class(&ordered);
-  std::sort(differing_.begin(), differing_.end());
-  for (size_t i = 0; i < differing_.size() && i < kMostFindings; ++i) {
-    result_.findings.push_back(std::move(differing_[i].second));
-  }
-  if (differing_.size() > kMostFindings) {
-    result_.findings.push_back(fmt::format("{} calls differ in size between ranks", differing_.size()));
-  }
+  add_findings();
   // Ties are broken by rank and row, so that the order does not depend on a hash.
   std::sort(result_.calls.begin(), result_.calls.end(), [](const MatchedCall& a, const MatchedCall& b) {
     return std::tuple(a.latest_start_ns, a.members[0].rank_row, a.members[0].call_row) <
            std::tuple(b.latest_start_ns, b.members[0].rank_row, b.members[0].call_row);
   });
+  result_.offset_ns = std::move(offset_);
   return std::move(result_);
 }
 

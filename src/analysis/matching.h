@@ -11,6 +11,7 @@ namespace collective_ops {
 struct Matching {
   std::vector<MatchedCall> calls;  // by latest start
   uint64_t implausible = 0;
+  std::vector<int64_t> offset_ns;  // by row of ProfileSet::ranks: its clock less the common one
   std::vector<std::string> findings;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct StepTime {
   int64_t begin_ns = 0, end_ns = 0;    // the window; 0 where only sums are known
 };
 
+// How far a call came: a recorder of calls in flight knows more than the completed ones.
+enum class CallState : uint8_t { kCompleted, kStarted, kScheduled };
+
 // One collective or message as one rank saw it.
 struct ProfiledCall {
   int64_t start_ns = 0;
@@ -39,9 +43,26 @@ struct ProfiledCall {
   uint32_t collective = 0;         // name
   uint32_t group = CallArguments::kNoName;
   uint32_t operator_name = CallArguments::kNoName;  // where the profiler numbers calls: equal on all ranks
+  uint32_t type = CallArguments::kNoName;           // of an element
+  int32_t window = -1;                              // of the times that the rank was profiled; -1: once
+  int32_t peer = -1;                                // of a message, a rank of the job; -1: not said
   bool point_to_point = false;
+  bool sends = false;
+  CallState state = CallState::kCompleted;
   uint32_t step = CallArguments::kNoName;       // row of the rank's steps
   uint32_t busy_with = CallArguments::kNoName;  // what filled most of the time since the call before
+};
+
+enum class OperatorKind : uint8_t { kCompute, kCommunication, kCopy, kHost };
+
+// All runs of one operator or kernel on one rank.
+struct OperatorStatistics {
+  uint32_t name = 0;
+  uint32_t type = CallArguments::kNoName;  // as the profiler says it: MatMulV2, AI_CORE ...
+  OperatorKind kind = OperatorKind::kCompute;
+  uint64_t count = 0;
+  int64_t total_ns = 0, min_ns = 0, max_ns = 0;
+  double squares = 0;  // sum of (ns)^2
 };
 
 // Section of communication.json: links of a node (HCCS, PCIE, SIO; SDMA is their sum) and beyond (RDMA).
@@ -99,7 +120,7 @@ struct RankProfile {
   std::string host_uid;
   std::string host;      // "" where the profile does not say
   std::string source;    // the file or directory it came from
-  std::string format;    // "kineto", "ascend_text", "ascend_db", "comm_trace"
+  std::string format;    // "kineto", "ascend_text", "ascend_db", "comm_trace", "flight_recorder"
   int world_size = 0;    // 0: not said
   bool on_host = false;  // calls ran on CPUs, where ranks may leave one call far apart
   ParallelSizes parallel;
@@ -109,6 +130,7 @@ struct RankProfile {
   std::vector<ProfiledCall> calls;  // by start
   std::vector<CommunicationOperator> operators;
   std::vector<MatrixEntry> matrix;
+  std::vector<OperatorStatistics> operator_times;
   std::vector<ProfiledGroup> groups;  // that this rank belongs to, as far as said
   std::vector<std::string> notes;     // what could not be used
   uint64_t bytes = 0, events = 0;     // read

@@ -1,24 +1,25 @@
 #include "analysis/profile_set.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cctype>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "analysis/profile_names.h"
 #include "analysis/readers/ascend.h"
 #include "analysis/readers/chrome_trace.h"
+#include "analysis/readers/flight_recorder.h"
+#include "analysis/readers/text_source.h"
 #include "analysis/step_time.h"
 
 namespace collective_ops {
@@ -26,72 +27,70 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDeepest = 16;
-
-struct Input {
-  fs::path path;
-  bool ascend = false;
-};
-
 struct Reading {
   std::vector<RankProfile> profiles;
   std::string problem;   // why nothing of it can be used
   bool ignored = false;  // it is JSON, and no profile
 };
 
-// Files that lie beside profiles and are none.
-bool is_other_json(const std::string& name) {
-  static constexpr std::array<std::string_view, 6> kOthers = {
-      "profiler_info", "profiler_metadata", "communication", "cluster_", "op_args", "memory_"};
-  return std::any_of(kOthers.begin(), kOthers.end(),
-                     [&](std::string_view part) { return name.starts_with(part); });
-}
-
-class Discovery {
+// A rank by the file's content, by what the caller said, or by its name, in this order.
+class RankOf {
  public:
-  void visit(const fs::path& directory, int depth);
-  std::vector<Input> inputs;
-  std::vector<ProfileProblem> problems;
+  RankOf(const FoundProfile& file, const ReadOptions& options) : file_(file) {
+    std::error_code error;
+    const auto given = options.ranks.find(fs::canonical(file.path, error));
+    if (given != options.ranks.end()) given_ = given->second;
+  }
+  int value(std::optional<int> content, std::vector<std::string>* notes) const {
+    if (content && given_ && *content != *given_) {
+      notes->push_back(
+          fmt::format("its content says rank {}, which is taken; --rank says {}", *content, *given_));
+    }
+    return content ? *content : given_.value_or(rank_in_path(file_.path));
+  }
 
  private:
-  std::set<fs::path> seen_;  // a link that leads back is followed once
+  const FoundProfile& file_;
+  std::optional<int> given_;
 };
 
-void Discovery::visit(const fs::path& directory, int depth) {
-  std::error_code error;
-  if (depth > kDeepest || !seen_.insert(fs::canonical(directory, error)).second) return;
-  if (is_ascend_directory(directory)) {
-    inputs.push_back({directory, true});
-    return;
+Reading read_flight_dump(const FoundProfile& input, const RankOf& rank_of) {
+  Reading reading;
+  auto whole = read_whole(input.path);
+  if (!whole.ok()) {
+    reading.problem = whole.status().message();
+    return reading;
   }
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    entries.push_back(at->path());
+  auto profile = read_flight_recorder(whole->text, -1);
+  if (!profile.ok()) {
+    reading.problem = fmt::format("{}: {}", input.shown, profile.status().message());
+    return reading;
   }
-  if (error) problems.push_back({directory.string(), "cannot be read: " + error.message()});
-  std::sort(entries.begin(), entries.end());
-  for (const fs::path& entry : entries) {
-    const std::string name = entry.filename().string();
-    if (fs::is_directory(entry, error)) {
-      if (name != "cluster_analysis_output") visit(entry, depth + 1);
-    } else if ((name.ends_with(".json") || name.ends_with(".json.gz")) && !is_other_json(name) &&
-               fs::is_regular_file(entry, error)) {
-      inputs.push_back({entry, false});
-    }
-  }
+  profile->rank = rank_of.value({}, &profile->notes);
+  if (!whole->problem.empty()) profile->notes.push_back(whole->problem);
+  reading.profiles.push_back(std::move(*profile));
+  return reading;
 }
 
-Reading read_chrome(const Input& input) {
+Reading read_chrome(const FoundProfile& input, const RankOf& rank_of) {
   Reading reading;
   auto trace = read_chrome_trace(input.path);
   if (!trace.ok()) {
-    reading.problem = trace.status().message();
-    const std::string& text = reading.problem;
-    reading.ignored = text.ends_with("no traceEvents") && rank_in_path(input.path) < 0;
+    const std::string text = trace.status().message();
+    if (!text.ends_with("no traceEvents")) {
+      reading.problem = text;
+      return reading;
+    }
+    reading = read_flight_dump(input, rank_of);
+    if (reading.profiles.empty()) {
+      reading.problem = text;
+      reading.ignored = rank_in_path(input.path) < 0;
+    }
     return reading;
   }
   if (trace->events.size() == 0) {
-    reading.ignored = trace->damage.text.empty() && trace->damage.events == 0;
+    reading.ignored =
+        trace->damage.text.empty() && trace->damage.events == 0 && !trace->header.rank.has_value();
     reading.problem = "no event in it can be used" +
                       (trace->damage.text.empty() ? std::string() : "; " + trace->damage.text);
     return reading;
@@ -112,7 +111,7 @@ Reading read_chrome(const Input& input) {
   }
   RankProfile profile;
   const TraceHeader header = trace->header;
-  profile.rank = header.rank.value_or(rank_in_path(input.path));
+  profile.rank = rank_of.value(header.rank, &profile.notes);
   profile.format = "kineto";
   profile.host = header.host;
   profile.world_size = header.world_size;
@@ -124,27 +123,36 @@ Reading read_chrome(const Input& input) {
   return reading;
 }
 
-Reading read_one(const Input& input) {
+Reading read_one(const FoundProfile& input, const ReadOptions& options) {
   Reading reading;
+  const RankOf rank_of(input, options);
   if (!input.ascend) {
-    reading = read_chrome(input);
+    reading = read_chrome(input, rank_of);
   } else {
-    auto profile = read_ascend_directory(
-        input.path, rank_of_ascend_directory(input.path).value_or(rank_in_path(input.path)));
+    std::vector<std::string> notes;
+    const int rank = rank_of.value(rank_of_ascend_directory(input.path), &notes);
+    auto profile = read_ascend_directory(input.path, rank);
     if (profile.ok()) {
+      profile->notes.insert(profile->notes.begin(), notes.begin(), notes.end());
       reading.profiles.push_back(std::move(*profile));
     } else {
       reading.problem = profile.status().message();
     }
   }
-  for (RankProfile& profile : reading.profiles) profile.source = input.path.string();
+  // Texts that name the file name it as the user knows it.
+  const std::string path = input.path.string();
+  if (const size_t at = reading.problem.find(path); at != std::string::npos) {
+    reading.problem.replace(at, path.size(), input.shown);
+  }
+  for (RankProfile& profile : reading.profiles) profile.source = input.shown;
   return reading;
 }
 
 // Every input by its own thread at a time; the calling thread watches.
-Status read_all(const std::vector<Input>& inputs, const ReadOptions& options,
+Status read_all(const std::vector<FoundProfile>& inputs, const ReadOptions& options,
                 std::vector<Reading>* readings) {
   readings->resize(inputs.size());
+  const auto texts = std::make_shared<SharedTexts>();
   std::atomic<size_t> next{0};
   std::mutex mutex;
   std::condition_variable finished;
@@ -154,7 +162,8 @@ Status read_all(const std::vector<Input>& inputs, const ReadOptions& options,
     for (size_t i = next++; i < inputs.size() && !stopped; i = next++) {
       Reading reading;
       try {
-        reading = read_one(inputs[i]);
+        reading = read_one(inputs[i], options);
+        for (RankProfile& profile : reading.profiles) keep_used_names(&profile, texts);
       } catch (const std::exception& error) {  // memory that is not there, above all
         reading = {};
         reading.problem = fmt::format("reading failed: {}", error.what());
@@ -186,34 +195,80 @@ Status read_all(const std::vector<Input>& inputs, const ReadOptions& options,
   return {};
 }
 
-// Each rank once; a second profile of one is named together with the first.
-void keep_unique(std::vector<Input>* inputs, std::vector<Reading>* readings, ProfileSet* set) {
-  std::map<int, size_t> first;
-  for (size_t i = 0; i < inputs->size(); ++i) {
-    Reading& reading = (*readings)[i];
-    const std::string path = (*inputs)[i].path.string();
-    if (reading.ignored) {
-      set->ignored.push_back(path);
-      continue;
-    }
-    if (!reading.problem.empty()) set->problems.push_back({path, reading.problem});
-    for (RankProfile& profile : reading.profiles) {
-      for (const std::string& note : profile.notes) set->problems.push_back({path, note});
-      set->bytes += profile.bytes;
-      set->events += profile.events;
-      if (profile.rank < 0) profile.rank = inputs->size() == 1 ? 0 : -1;
-      if (profile.rank < 0) {
-        set->problems.push_back({path, "neither its content nor its name says of which rank it is"});
-      } else if (const auto [at, fresh] = first.emplace(profile.rank, set->ranks.size()); fresh) {
-        set->ranks.push_back(std::move(profile));
-      } else {
-        set->problems.push_back({path, fmt::format("is of rank {}, as {} is, which was taken; move one away",
-                                                   profile.rank, set->ranks[at->second].source)});
-      }
-    }
+// Each rank once; a second profile of one is named together with the first. Windows of one rank are joined.
+class Joining {
+ public:
+  Joining(const std::vector<FoundProfile>& inputs, ProfileSet* set) : inputs_(inputs), set_(*set) {}
+  void add(const FoundProfile& input, Reading reading);
+  void finish();
+
+ private:
+  void add_profile(const FoundProfile& input, RankProfile profile);
+
+  const std::vector<FoundProfile>& inputs_;
+  ProfileSet& set_;
+  std::map<int, size_t> row_of_;
+  std::map<int, std::map<int64_t, std::string>> windows_of_;  // rank -> window -> path
+};
+
+void Joining::add(const FoundProfile& input, Reading reading) {
+  if (reading.ignored) {
+    set_.ignored.push_back(input.shown);
+    return;
   }
-  std::sort(set->ranks.begin(), set->ranks.end(),
+  if (!reading.problem.empty()) set_.problems.push_back({input.shown, reading.problem});
+  for (RankProfile& profile : reading.profiles) add_profile(input, std::move(profile));
+}
+
+void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
+  for (const std::string& note : profile.notes) set_.problems.push_back({input.shown, note});
+  set_.bytes += profile.bytes;
+  set_.events += profile.events;
+  if (profile.rank < 0 && inputs_.size() == 1) profile.rank = 0;
+  if (profile.rank < 0) {
+    set_.problems.push_back({input.shown,
+                             "neither its content nor its name says of which rank it is; say "
+                             "it with --rank FILE=N"});
+    return;
+  }
+  const int64_t window = window_in_path(input.path);
+  std::map<int64_t, std::string>& windows = windows_of_[profile.rank];
+  const auto same = windows.contains(window) ? windows.find(window) : windows.find(-1);
+  if (same != windows.end() || (window < 0 && !windows.empty())) {
+    set_.problems.push_back(
+        {input.shown, fmt::format("is of rank {}, as {} is, which was taken; move one away", profile.rank,
+                                  same != windows.end() ? same->second : windows.begin()->second)});
+    return;
+  }
+  windows.emplace(window, input.shown);
+  for (ProfiledCall& call : profile.calls) {
+    call.window = static_cast<int32_t>(std::min<int64_t>(window, INT32_MAX));
+  }
+  if (window >= 0 && profile.steps.size() == 1 && profile.steps.front().step.empty()) {
+    profile.steps.front().step = std::to_string(window);
+  }
+  const auto [at, fresh] = row_of_.emplace(profile.rank, set_.ranks.size());
+  if (fresh) {
+    set_.ranks.push_back(std::move(profile));
+  } else {
+    append_window(&set_.ranks[at->second], std::move(profile));
+  }
+}
+
+void Joining::finish() {
+  std::sort(set_.ranks.begin(), set_.ranks.end(),
             [](const RankProfile& a, const RankProfile& b) { return a.rank < b.rank; });
+}
+
+void join_all(const std::vector<FoundProfile>& inputs, std::vector<Reading> readings, ProfileSet* set) {
+  std::vector<size_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return window_in_path(inputs[a].path) < window_in_path(inputs[b].path);
+  });
+  Joining joining(inputs, set);
+  for (const size_t i : order) joining.add(inputs[i], std::move(readings[i]));
+  joining.finish();
 }
 
 // The size of the job: as said, else as the members of its groups and links show it.
@@ -244,65 +299,32 @@ void find_missing(ProfileSet* set) {
   }
 }
 
-std::optional<int> digits_at(std::string_view text, size_t at) {
-  int64_t value = 0;
-  size_t i = at;
-  for (; i < text.size() && i < at + 9 && std::isdigit(static_cast<unsigned char>(text[i])) != 0; ++i) {
-    value = value * 10 + (text[i] - '0');
-  }
-  return i == at ? std::nullopt : std::optional<int>(static_cast<int>(value));
-}
-
-std::optional<int> rank_in_name(const std::string& name) {
-  for (const std::string_view word : {"rank", "worker"}) {
-    for (size_t at = name.find(word); at != std::string::npos; at = name.find(word, at + 1)) {
-      size_t digits = at + word.size();
-      if (digits < name.size() && std::string_view("-_[").find(name[digits]) != std::string_view::npos)
-        ++digits;
-      if (const auto rank = digits_at(name, digits)) return rank;
-    }
-  }
-  if (name.size() > 1 && name[0] == 'r') {
-    const auto rank = digits_at(name, 1);
-    if (rank && name[name.find_first_not_of("0123456789", 1)] == '-') return rank;
-  }
-  return {};
-}
-
 }  // namespace
 
-int rank_in_path(const fs::path& path) {
-  if (const auto rank = rank_in_name(path.filename().string())) return *rank;
-  const std::string parent = path.parent_path().filename().string();
-  if (const auto rank = rank_in_name(parent)) return *rank;
-  const bool number =
-      !parent.empty() && parent.size() < 7 && parent.find_first_not_of("0123456789") == std::string::npos;
-  return number ? std::stoi(parent) : -1;
-}
-
-Result<ProfileSet> read_profiles(const fs::path& directory, const ReadOptions& options) {
+Result<ProfileSet> read_profiles(const std::vector<ProfileInput>& inputs, const ReadOptions& options) {
   std::error_code error;
-  if (!fs::exists(directory, error)) {
-    return Status(ErrorCode::kInvalidArgument, fmt::format("there is no directory {}", directory.string()));
+  std::string names;
+  for (const ProfileInput& input : inputs) {
+    const std::string shown = input.shown.empty() ? input.path.string() : input.shown;
+    if (!fs::exists(input.path, error)) {
+      return Status(ErrorCode::kInvalidArgument, fmt::format("there is no file or directory {}", shown));
+    }
+    if (input.shown.empty() || names.empty()) names += (names.empty() ? "" : ", ") + shown;
   }
-  Discovery discovery;
-  if (fs::is_directory(directory, error)) {
-    discovery.visit(directory, 0);
-  } else {
-    discovery.inputs.push_back({directory, false});
-  }
+  Discovery discovery = discover(inputs);
   ProfileSet set;
-  set.problems = std::move(discovery.problems);
-  if (!discovery.inputs.empty()) {
+  set.problems = options.problems;
+  set.problems.insert(set.problems.end(), discovery.problems.begin(), discovery.problems.end());
+  if (!discovery.found.empty()) {
     std::vector<Reading> readings;
-    if (Status status = read_all(discovery.inputs, options, &readings); !status.ok()) return status;
-    keep_unique(&discovery.inputs, &readings, &set);
+    if (Status status = read_all(discovery.found, options, &readings); !status.ok()) return status;
+    join_all(discovery.found, std::move(readings), &set);
   }
   if (set.ranks.empty()) {
     std::string text = fmt::format(
-        "no profile that can be used in {} (looked for *.json and *.json.gz traces and for directories "
-        "..._ascend_pt, at any depth)",
-        directory.string());
+        "no profile that can be used in {} (looked for *.json and *.json.gz traces, for directories "
+        "..._ascend_pt, for dumps of the flight recorder, and for archives of these, at any depth)",
+        names);
     for (const ProfileProblem& problem : set.problems)
       text += fmt::format("\n  {}: {}", problem.path, problem.text);
     return Status(ErrorCode::kInvalidArgument, text);

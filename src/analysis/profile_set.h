@@ -1,27 +1,27 @@
-// Finds the profiles below a directory and reads all of them, in parallel.
+// Finds the profiles below files and directories and reads all of them, in parallel.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include <collective_ops/status.h>
 
+#include "analysis/discovery.h"
 #include "analysis/profile.h"
 
 namespace collective_ops {
 
 struct ReadOptions {
   int threads = 0;  // 0: one per core
+  // Of files whose content does not say their rank; stands above what their names say.
+  std::map<std::filesystem::path, int> ranks;
+  std::vector<ProfileProblem> problems;  // what is known before: archives that cannot be unpacked
   // Called now and then from the calling thread; false ends the reading with kInterrupted.
   std::function<bool(size_t done, size_t total)> progress;
-};
-
-struct ProfileProblem {
-  std::string path;
-  std::string text;
 };
 
 struct ProfileSet {
@@ -33,11 +33,7 @@ struct ProfileSet {
   uint64_t bytes = 0, events = 0;
 };
 
-// kInvalidArgument: there is no such directory, or no profile in it that can be used.
-Result<ProfileSet> read_profiles(const std::filesystem::path& directory, const ReadOptions& options);
-
-// The rank that a path speaks of: rank3, rank_3, rank[3], worker3, r3-..., or a directory called 3; -1
-// where there is none.
-int rank_in_path(const std::filesystem::path& path);
+// kInvalidArgument: there is no such file or directory, or no profile that can be used.
+Result<ProfileSet> read_profiles(const std::vector<ProfileInput>& inputs, const ReadOptions& options);
 
 }  // namespace collective_ops

@@ -76,17 +76,18 @@ void Verdict::set_first_apart() {
                   loss));
 }
 
+// The longest that a rank was profiled: windows that lie apart add up.
 double Verdict::profiled_ms() const {
-  int64_t begin = INT64_MAX, end = INT64_MIN;
+  int64_t longest = 0, begin = INT64_MAX, end = INT64_MIN;
+  for (const RankProfile& profile : set_.ranks) {
+    if (profile.whole) longest = std::max(longest, profile.whole->end_ns - profile.whole->begin_ns);
+  }
+  if (longest > 0) return milliseconds(longest);
   for (const MatchedCall& call : analysis_.calls) {
     for (const MatchedMember& member : call.members) {
       begin = std::min(begin, member.start_ns);
       end = std::max(end, member.end_ns);
     }
-  }
-  for (const RankProfile& profile : set_.ranks) {
-    if (!profile.whole) continue;
-    end = std::max(end, begin + profile.whole->end_ns - profile.whole->begin_ns);
   }
   return milliseconds(end - begin);
 }
@@ -245,6 +246,7 @@ WaitAnalysis analyze_waits(const ProfileSet& set) {
   Matching matching = match_calls(set);
   analysis.calls = std::move(matching.calls);
   analysis.implausible = matching.implausible;
+  analysis.offset_ns = std::move(matching.offset_ns);
   analysis.findings = std::move(matching.findings);
   analysis.waiting.resize(set.ranks.size());
   for (const MatchedCall& call : analysis.calls) {

@@ -46,6 +46,7 @@ struct SlowRank {
 struct WaitAnalysis {
   std::vector<MatchedCall> calls;     // by latest start
   std::vector<RankWaiting> waiting;   // by row of ProfileSet::ranks
+  std::vector<int64_t> offset_ns;     // likewise: the rank's clock less the common one
   std::vector<SlowRank> slow;         // most lost first; empty: none
   double lost_ms = 0;                 // sum over calls of latest - median start
   uint64_t implausible = 0;           // pairings that cannot be: a rank ended before another began

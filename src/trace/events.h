@@ -6,17 +6,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace collective_ops {
+
+// Texts that several tables share, each kept once; any thread may add some.
+class SharedTexts {
+ public:
+  std::string_view keep(std::string_view text);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<std::string> texts_;  // its nodes never move
+};
 
 // Texts, each kept once. Ids are dense and begin at 0; views stay valid as long as the table.
 class NameTable {
  public:
   NameTable() = default;
+  explicit NameTable(std::shared_ptr<SharedTexts> shared) : shared_(std::move(shared)) {}
   NameTable(NameTable&&) = default;
   NameTable& operator=(NameTable&&) = default;
   NameTable(const NameTable&) = delete;  // views of a copy would point into the original
@@ -25,9 +40,12 @@ class NameTable {
   uint32_t intern(std::string_view text);
   std::string_view operator[](uint32_t id) const { return names_[id]; }
   size_t size() const { return names_.size(); }
+  void close();  // frees what only intern() needs, which makes it anew if it is called again
 
  private:
-  std::deque<std::string> names_;  // a deque: elements never move
+  std::shared_ptr<SharedTexts> shared_;
+  std::deque<std::string> own_;  // where nothing is shared; a deque: elements never move
+  std::vector<std::string_view> names_;
   std::unordered_map<std::string_view, uint32_t> ids_;
 };
 
@@ -48,7 +66,8 @@ struct CallArguments {
   int64_t sequence = -1;
   int64_t waited_ns = -1;  // measured by the communicator itself
   int32_t longest_wait_rank = -1;
-  int32_t rank = -1;  // where one file holds several
+  int32_t rank = -1;                      // where one file holds several
+  int32_t source = -1, destination = -1;  // of a message
   uint32_t collective = kNoName;
   uint32_t type = kNoName;
   uint32_t group = kNoName;

@@ -192,7 +192,7 @@ def test_paths_and_names_that_are_no_utf8(tmp_path: Path) -> None:
     Path(os.fsdecode(folder + b"/rank0.json")).write_bytes(text)
     report = analyze.cluster(os.fsdecode(folder))
     assert report.data["ranks"][0]["steps"][0]["computing_us"] == 5
-    with pytest.raises(ValueError, match="there is no directory"):
+    with pytest.raises(ValueError, match="there is no file or directory"):
         analyze.cluster(os.fsdecode(folder + b"\xfd"))
 
 

@@ -25,7 +25,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["-d", "nowhere"], "there is no directory nowhere"),
+        (["-d", "nowhere"], "there is no file or directory nowhere"),
         (["-d", ".", "-m", "fly"], "unknown mode fly; there are all, step_trace"),
         (["-d", "."], "no profile that can be used"),
     ],

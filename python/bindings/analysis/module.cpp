@@ -1,4 +1,5 @@
 // collective_ops._analysis: src/analysis. python/collective_ops/analyze.py calls it.
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +21,17 @@ std::string readable(const std::string& text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
 }
 
+using Inputs = std::vector<std::pair<std::string, std::string>>;  // path, how results name it ("": as it is)
+using Ranks = std::map<std::string, int>;                         // of canonical paths
+
 // `progress(done, total)` is called from this thread a few times a second; what it raises, and a signal's
 // handler too, ends the analysis and comes out of this call.
-py::dict analyze(const std::string& directory, const std::string& output, const std::string& mode,
-                 int threads, const py::object& progress) {
-  ClusterOptions options{.directory = directory, .output = output, .mode = mode};
+py::dict analyze(const Inputs& inputs, const Inputs& problems, const Ranks& ranks, const std::string& output,
+                 const std::string& mode, int threads, const py::object& progress) {
+  ClusterOptions options{.output = output, .mode = mode};
+  for (const auto& [path, shown] : inputs) options.inputs.push_back({path, shown});
+  for (const auto& [path, text] : problems) options.reading.problems.push_back({path, text});
+  for (const auto& [path, rank] : ranks) options.reading.ranks[path] = rank;
   options.reading.threads = threads;
   options.reading.progress = [&](size_t done, size_t total) {
     const py::gil_scoped_acquire acquire;
@@ -58,6 +65,6 @@ PYBIND11_MODULE(_analysis, module) {
   std::vector<std::pair<std::string, std::string>> modes;
   for (const auto& mode : collective_ops::cluster_modes()) modes.emplace_back(mode.name, mode.help);
   module.attr("cluster_modes") = modes;
-  module.def("analyze_cluster", &ours::analyze, py::arg("directory"), py::arg("output"), py::arg("mode"),
-             py::arg("threads"), py::arg("progress"));
+  module.def("analyze_cluster", &ours::analyze, py::arg("inputs"), py::arg("problems"), py::arg("ranks"),
+             py::arg("output"), py::arg("mode"), py::arg("threads"), py::arg("progress"));
 }

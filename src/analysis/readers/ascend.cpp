@@ -113,22 +113,6 @@ void read_step_times(std::string_view text, RankProfile* profile) {
   }
 }
 
-std::vector<int> rank_list(JsonScanner* scanner) {
-  std::vector<int> ranks;
-  if (scanner->peek() != '[') {
-    scanner->skip();
-    return ranks;
-  }
-  scanner->enter('[');
-  while (scanner->next_element()) {
-    const int64_t rank = scanner->integer();
-    if (rank >= 0 && rank <= INT32_MAX) ranks.push_back(static_cast<int>(rank));
-  }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
-}
-
 void read_parallel_sizes(JsonScanner* scanner, RankProfile* profile) {
   std::string_view key;
   if (scanner->peek() != '{' || !scanner->enter('{')) return;

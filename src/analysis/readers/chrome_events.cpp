@@ -260,6 +260,14 @@ void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scann
   };
   if (key == "Collective name") return name(&call->collective);
   if (key == "dtype") return name(&call->type);
+  if (key == "Input type" && scanner->peek() == '[') {  // of Gloo's ranges: one name per tensor
+    scanner->enter('[');
+    for (bool first = true; scanner->next_element(); first = false) {
+      uint32_t other = CallArguments::kNoName;
+      name(first && call->type == CallArguments::kNoName ? &call->type : &other);
+    }
+    return;
+  }
   if (key == "Process Group Name") return name(&call->group);
   if (key == "Input Dims") {
     call->elements = std::max(call->elements, elements_of(scanner, 0));
@@ -269,6 +277,10 @@ void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scann
     call->sequence = scanner->integer();
   } else if (key == "Rank") {
     call->rank = static_cast<int32_t>(scanner->integer());
+  } else if (key == "Src Rank") {
+    call->source = static_cast<int32_t>(scanner->integer());
+  } else if (key == "Dst Rank") {
+    call->destination = static_cast<int32_t>(scanner->integer());
   } else if (key == "longest_wait_rank") {
     call->longest_wait_rank = static_cast<int32_t>(scanner->integer());
   } else if (key == "waited_us") {

@@ -16,24 +16,6 @@ constexpr size_t kWindow = size_t{1} << 20;
 // A value longer than this is taken for damage (a quote that is missing): real events have some KB.
 constexpr size_t kLongestValue = size_t{64} << 20;
 
-std::vector<int> ranks_of(JsonScanner* scanner) {
-  std::vector<int> ranks;
-  std::string_view text;
-  if (scanner->peek() == '"') {  // "[0, 1]" of on-demand traces
-    if (!scanner->string(&text)) return ranks;
-  } else if (!scanner->raw(&text)) {
-    return ranks;
-  }
-  JsonScanner list(text);
-  if (!list.enter('[')) return ranks;
-  while (list.next_element()) {
-    const int64_t rank = list.integer();
-    if (rank >= 0 && rank <= INT32_MAX) ranks.push_back(static_cast<int>(rank));
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
 class Reader {
  public:
   Reader(TextSource* source, ChromeTrace* trace) : source_(*source), trace_(*trace), collector_(trace) {}
@@ -216,7 +198,7 @@ void Reader::group_list(JsonScanner* scanner) {
       } else if ((key == "pg_desc" || key == "uid") && scanner->scalar(&text)) {
         group.description = unescaped(text);
       } else if (key == "ranks") {
-        group.ranks = ranks_of(scanner);
+        group.ranks = rank_list(scanner);
       } else {
         scanner->skip();
       }
@@ -233,7 +215,7 @@ void Reader::own_information(JsonScanner* scanner) {
   if (!scanner->enter('{')) return;
   while (scanner->next_key(&key)) {
     if (key == "missing_ranks") {
-      header.missing_ranks = ranks_of(scanner);
+      header.missing_ranks = rank_list(scanner);
     } else if (key == "ranks" && scanner->peek() == '[') {
       scanner->enter('[');
       while (scanner->next_element()) {

@@ -1,5 +1,6 @@
 #include "analysis/readers/json_scanner.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -326,6 +327,21 @@ int64_t JsonScanner::integer() {
     return 0;
   }
   return scalar(&text) ? integer_of(text).value_or(0) : 0;
+}
+
+std::vector<int> rank_list(JsonScanner* scanner) {
+  std::vector<int> ranks;
+  std::string_view text;
+  if (!(scanner->peek() == '"' ? scanner->string(&text) : scanner->raw(&text))) return ranks;
+  JsonScanner list(text);
+  if (!list.enter('[')) return ranks;
+  while (list.next_element()) {
+    const int64_t rank = list.integer();
+    if (rank >= 0 && rank <= INT32_MAX) ranks.push_back(static_cast<int>(rank));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
 }
 
 std::optional<int64_t> nanoseconds_of(std::string_view microseconds) {

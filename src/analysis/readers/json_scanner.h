@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace collective_ops {
 
@@ -23,7 +24,7 @@ class JsonScanner {
   void seek(size_t position) { at_ = begin_ + position, state_ = State::kGood; }
 
   // The first character of the next value or punctuation, blanks skipped; 0 where the text ends.
-  char peek() { return at_ < end_ && *at_ > ' ' ? *at_ : peek_further(); }
+  char peek() { return at_<end_&& * at_> ' ' ? *at_ : peek_further(); }
   // `{` or `[`; else the scanner breaks.
   bool enter(char bracket);
   // The next key of an object, raw and without quotes; false at its end (which is passed) or when not good.
@@ -53,6 +54,9 @@ class JsonScanner {
   const char* end_;
   State state_ = State::kGood;
 };
+
+// A list of ranks, ascending, each once; also one in quotes, "[0, 1]". Empty for anything else.
+std::vector<int> rank_list(JsonScanner* scanner);
 
 // "1736408883688177.930" microseconds -> nanoseconds, exactly; further digits are cut off. Exponents are
 // taken too. Nothing for what is no finite number or does not fit.

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "analysis/profile_set.h"
+#include "analysis/discovery.h"
 #include "analysis/readers/ascend.h"
 #include "analysis/readers/chrome_trace.h"
 #include "analysis/readers/json_scanner.h"
