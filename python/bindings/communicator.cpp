@@ -19,6 +19,7 @@
 #include "arguments.h"
 #include "array.h"
 #include "errors.h"
+#include "hosts.h"
 #include "messages.h"
 #include "module.h"
 #include "pending_work.h"
@@ -125,13 +126,16 @@ Prepared prepared(Call call, Operands operands) {
 class Group {
  public:
   Group(int rank, int world_size, std::string job_id, py::handle connect_timeout, py::handle timeout,
-        py::handle while_waiting) {
+        py::handle while_waiting, std::string root_info, py::handle store, std::string rank_table) {
     const ConnectOptions options{rank,
                                  world_size,
                                  std::move(job_id),
                                  milliseconds_from(connect_timeout, "connect_timeout"),
                                  milliseconds_from(timeout),
-                                 look_for_signals};
+                                 look_for_signals,
+                                 std::move(root_info),
+                                 store_from(store),
+                                 std::move(rank_table)};
     auto connected = [&] {
       const WhileWaiting calls(while_waiting);
       const Wait released;
@@ -359,9 +363,12 @@ void bind_communicator(py::module_& module) {
 
   // Timeouts are in seconds; None: the default.
   py::class_<Group>(module, "Communicator")
-      .def(py::init<int, int, std::string, py::handle, py::handle, py::handle>(), py::arg("rank"),
-           py::arg("world_size"), py::arg("job_id") = "", py::arg("connect_timeout") = py::none(),
-           py::arg("timeout") = py::none(), py::arg("while_waiting") = py::none())
+      .def(py::init<int, int, std::string, py::handle, py::handle, py::handle, std::string, py::handle,
+                    std::string>(),
+           py::arg("rank"), py::arg("world_size"), py::arg("job_id") = "",
+           py::arg("connect_timeout") = py::none(), py::arg("timeout") = py::none(),
+           py::arg("while_waiting") = py::none(), py::arg("root_info") = "", py::arg("store") = py::none(),
+           py::arg("rank_table") = "")
       .def("all_reduce", &Group::all_reduce)
       .def("broadcast", &Group::broadcast)
       .def("all_gather", &Group::all_gather)

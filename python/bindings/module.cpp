@@ -62,6 +62,7 @@ PYBIND11_MODULE(_core, module) {
   python::bind_communicator(module);
   python::bind_trace(module);
   python::bind_inspection(module);
+  python::bind_hosts(module);
 }
 
 }  // namespace collective_ops

@@ -9,5 +9,6 @@ void bind_communicator(pybind11::module_& module);
 void bind_shared_array(pybind11::module_& module);
 void bind_trace(pybind11::module_& module);
 void bind_inspection(pybind11::module_& module);
+void bind_hosts(pybind11::module_& module);
 
 }  // namespace collective_ops::python

@@ -66,16 +66,23 @@ def init_hccl(
     job_id: str | None = None,
     timeout: Seconds | None = None,
     connect_timeout: Seconds | None = None,
+    root_info: str | None = None,
+    store: Any = None,
+    rank_table: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Joins the ranks of this host that belong to one job. Blocks until all are there.
+    """Joins the ranks that belong to one job, on this host or on several. Blocks until all are there.
 
     Args:
-        rank, world_size: default RANK and WORLD_SIZE of the environment; without them a world of one.
+        rank, world_size: default RANK and WORLD_SIZE of the environment, else what Open MPI, MPICH, Slurm or
+            msrun set; without them a world of one.
         device_id: this rank's card; default DEVICE_ID, then LOCAL_RANK, then the rank.
         job_id: tells jobs apart that were started by one parent process; default as
             docs/architecture.md says.
         timeout: seconds that a call may wait for other ranks, 0: for ever; default HCCL_EXEC_TIMEOUT.
         connect_timeout: seconds to wait here for all ranks; default HCCL_CONNECT_TIMEOUT.
+        root_info, store, rank_table: how ranks on several hosts meet where launchers' variables do not say
+            it (docs/hosts.md): what `create_root_info` returned on rank 0; an object with set, wait and get,
+            such as PyTorch's stores; the path of a rank table.
 
     Where torch.distributed's process group is one of the backend collective_ops, it is joined: calls here and
     there (DDP's, say) are one sequence in the order in which they are made, on memory that both share.
@@ -90,7 +97,8 @@ def init_hccl(
         device_id = next((n for n in map(_number, ("DEVICE_ID", "LOCAL_RANK")) if n is not None), rank)
     if not (job_id is None or isinstance(job_id, str)):
         raise InvalidArgumentError(f"init_hccl: job_id={job_id!r} is a {type(job_id).__name__}; give a str")
-    arguments = (rank, world_size, device_id, job_id, timeout, connect_timeout)
+    table = "" if rank_table is None else os.fspath(rank_table)
+    arguments = (rank, world_size, device_id, job_id, timeout, connect_timeout, root_info, store, table)
     if _group is not None:
         if arguments == _arguments:
             return
@@ -98,12 +106,32 @@ def init_hccl(
             f"init_hccl: this process is already rank {_group.rank} of {_group.world_size}; call finalize() "
             "before it joins as another"
         )
-    if job_id is None and (shared := process_group(rank, world_size, timeout)) is not None:
+    own_way = job_id is not None or root_info or store is not None or table
+    if not own_way and (shared := process_group(rank, world_size, timeout)) is not None:
         _group, _arguments, _device_id, _forked = shared, arguments, device_id, False
         return
     line = WaitingLine(rank, world_size, job_id)
-    _group = _core.Communicator(rank, world_size, job_id or "", connect_timeout, timeout, line)
+    _group = _core.Communicator(
+        rank,
+        world_size,
+        job_id or "",
+        connect_timeout,
+        timeout,
+        line,
+        root_info=root_info or "",
+        store=store,
+        rank_table=table,
+    )
     _arguments, _device_id, _forked = arguments, device_id, False
+
+
+def create_root_info() -> str:
+    """For rank 0 of ranks on several hosts: the text that all of them give to `init_hccl`, this one too.
+
+    It says where rank 0 listens and holds the job's secret: hand it over where nobody else can read it.
+    Each serves one group, of which the process that made it is rank 0.
+    """
+    return _core.create_root_info()
 
 
 def finalize() -> None:
@@ -408,6 +436,8 @@ def _rank_of(caller: str, world_rank: int, group: Group | None) -> int:
 def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and world size, from the environment where not given."""
     given = {"rank": rank, "world_size": world_size}
+    if rank is None and world_size is None and (launched := _core.launched()) is not None:
+        return launched[1], launched[2]
     rank = _number("RANK") if rank is None else rank
     world_size = _number("WORLD_SIZE") if world_size is None else world_size
     if rank is None and (world_size is None or world_size == 1):

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import _core
 from ._finding import FAIL, OK, WARN, Finding
 from ._hccl_variables import HCCL_VARIABLES
+from .errors import InvalidArgumentError
 
 SECTION = "environment"
 # What jobs over many hosts are advised to set, in seconds; and from how many ranks on we speak of them.
@@ -24,6 +25,17 @@ CHOICES = {
         " double_tree bruck pairwise linear arrival".split()
     ),
 }
+# What counts between hosts alone.
+HOSTS = (
+    "HCCL_IF_IP",
+    "HCCL_SOCKET_IFNAME",
+    "HCCL_SOCKET_FAMILY",
+    "HCCL_IF_BASE_PORT",
+    "HCCL_HOST_SOCKET_PORT_RANGE",
+    "COLLECTIVE_OPS_SECRET",
+    "COLLECTIVE_OPS_SECRET_FILE",
+    "COLLECTIVE_OPS_INSECURE",
+)
 FLAGS = ("0", "1", "false", "true", "off", "on")
 
 
@@ -33,11 +45,14 @@ def environment(environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in sorted(environ):
         if name in OWN_TIMEOUTS:
             continue
+        if name in HOSTS:
+            continue
         if name.startswith(("HCCL_", "HCOMM_", "P2P_HCCL_")):
             yield hccl(name, environ[name])
         elif name.startswith("COLLECTIVE_OPS_"):
             yield own(name, environ[name])
     yield from ranks(environ)
+    yield from hosts(environ)
 
 
 def timeout(name: str, environ: Mapping[str, str]) -> Finding:
@@ -114,3 +129,40 @@ def ranks(environ: Mapping[str, str]) -> Iterator[Finding]:
     threads = environ.get("OMP_NUM_THREADS", "")
     value = threads or "not set: `collective-ops run` sets it to the cores per rank, a shell loop does not"
     yield Finding(SECTION, "OMP_NUM_THREADS", OK, value)
+
+
+def hosts(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """How ranks of this host would meet those of others. Reads this process's environment."""
+    given = ", ".join(f"{name}={environ[name]}" for name in HOSTS[:5] if environ.get(name))
+    try:
+        addresses = _core.own_addresses()
+    except InvalidArgumentError as error:
+        yield Finding(SECTION, "other hosts", FAIL, str(error), "see docs/hosts.md")
+    else:
+        shown = f"told {', '.join(addresses)}" + (f" ({given})" if given else "")
+        advice = "" if addresses else "only loopback is up: ranks on other hosts cannot reach this one"
+        yield Finding(
+            SECTION, "other hosts", OK if addresses else WARN, shown if addresses else "none", advice
+        )
+    try:
+        kind, origin = _core.secret()
+    except InvalidArgumentError as error:
+        yield Finding(SECTION, "secret", FAIL, str(error), "see docs/hosts.md")
+        return
+    if kind == "shared":
+        yield Finding(SECTION, "secret", OK, f"from {origin}")
+    elif kind == "insecure":
+        advice = "only on a network that nobody else can reach; docs/hosts.md"
+        yield Finding(SECTION, "secret", WARN, f"none ({origin}): whoever reaches a port can join", advice)
+    else:
+        several = str(environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE")) != str(
+            environ.get("WORLD_SIZE")
+        )
+        advice = "for ranks on several hosts: export COLLECTIVE_OPS_SECRET=$(openssl rand -hex 32) to all"
+        yield Finding(
+            SECTION,
+            "secret",
+            FAIL if several else OK,
+            "none: ranks of one host need none",
+            advice if several else "",
+        )

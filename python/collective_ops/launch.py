@@ -186,6 +186,8 @@ def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]
     )
     plan.cpus = _bound_cpus(options.bind_core, plan.device_ids)
     plan.environment = {"COLLECTIVE_OPS_JOB_ID": job_id}
+    if not any(environ.get(name) for name in ("COLLECTIVE_OPS_SECRET", "COLLECTIVE_OPS_SECRET_FILE")):
+        plan.environment["COLLECTIVE_OPS_SECRET"] = secrets.token_hex(32)
     if "OMP_NUM_THREADS" not in environ:
         cores = len(os.sched_getaffinity(0))
         plan.environment["OMP_NUM_THREADS"] = str(max(1, cores // world_size))
@@ -211,6 +213,8 @@ def describe(plan: LaunchPlan) -> str:
             "MASTER_ADDR": plan.master_addr or "localhost",
             "MASTER_PORT": plan.master_port or "<free port>",
         } | plan.environment
+        if "COLLECTIVE_OPS_SECRET" in variables:
+            variables["COLLECTIVE_OPS_SECRET"] = "<fresh secret>"
         words = " ".join(f"{name}={value}" for name, value in variables.items())
         cpus = f" (on cpu {','.join(map(str, plan.cpus[rank]))})" if plan.cpus[rank] else ""
         lines.append(f"rank {rank}{cpus}: {words} {shlex.join(plan.command)}")

@@ -240,6 +240,8 @@ class Root {
   Status fail(Status status) {
     const std::string body = pack(status);
     std::set<int> told;
+    // Whoever has not come by the deadline is not waited for again.
+    const bool late = monotonic_ns() >= waiting_.deadline_ns;
     const int64_t until = monotonic_ns() + kSettleNs;
     for (;;) {
       let_in();
@@ -249,7 +251,7 @@ class Root {
         unsent |= guest.link.flush() && guest.link.unsent();
         told.insert(guest.claimed);
       }
-      const bool all = told.size() + 1 >= static_cast<size_t>(context_.world_size());
+      const bool all = late || told.size() + 1 >= static_cast<size_t>(context_.world_size());
       if ((all && !unsent) || monotonic_ns() >= until || status.code() == ErrorCode::kInterrupted) break;
       pollfd polled{context_.door.pollable(), POLLIN, 0};
       ::poll(&polled, 1, 20);

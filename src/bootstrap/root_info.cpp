@@ -92,12 +92,6 @@ RootInfo root_info_of(const Door& door, const OwnAddresses& own, const std::stri
   return info;
 }
 
-std::string host_tag() {
-  const std::string host = host_identity();
-  const Digest digest = hmac(Digest{}, std::as_bytes(std::span(host)));
-  return hex(std::span(digest).first(8));
-}
-
 std::unique_ptr<Door> take_root_door(const std::string& text) {
   OpenDoors& doors = open_doors();
   const std::lock_guard lock(doors.mutex);

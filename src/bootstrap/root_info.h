@@ -28,7 +28,6 @@ Result<RootInfo> parse_root_info(const std::string& text);
 
 // Of this process.
 RootInfo root_info_of(const Door& door, const OwnAddresses& own, const std::string& secret);
-std::string host_tag();
 
 // The door that create_root_info() opened in this process; nullptr where it did not, or it was taken already.
 std::unique_ptr<Door> take_root_door(const std::string& text);

@@ -147,4 +147,10 @@ std::string host_identity() {
   return fmt::format("{}/{}", boot, network.st_ino);
 }
 
+std::string host_tag() {
+  const std::string host = host_identity();
+  const Digest digest = hmac(Digest{}, std::as_bytes(std::span(host)));
+  return hex(std::span(digest).first(8));
+}
+
 }  // namespace collective_ops

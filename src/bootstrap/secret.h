@@ -46,5 +46,7 @@ std::string hex(std::span<const std::byte> bytes);
 // Boot id and network namespace: equal for processes that reach each other's abstract sockets. The boot id is
 // random, and only processes of the host can read it.
 std::string host_identity();
+// Tells whether two processes share a host, and does not say the boot id.
+std::string host_tag();
 
 }  // namespace collective_ops

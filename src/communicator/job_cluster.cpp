@@ -21,9 +21,12 @@ class ClusterConnector final : public HostConnector {
 
   Result<PrivateDescriptor> connect(int rank, uint64_t channel, int64_t deadline_ns,
                                     const std::function<Status()>& interrupted) override {
-    if (cluster_->rank() < rank)
-      return cluster_->connect(rank, Purpose::kData, channel, deadline_ns, interrupted);
-    return cluster_->accept(rank, Purpose::kData, channel, deadline_ns, interrupted);
+    if (cluster_->rank() > rank)
+      return cluster_->accept(rank, Purpose::kData, channel, deadline_ns, interrupted);
+    auto socket = cluster_->connect(rank, Purpose::kData, channel, deadline_ns, interrupted);
+    // The other one would wait for ever, and neither will do without the other.
+    if (socket.status().code() == ErrorCode::kRendezvous) cluster_->announce(socket.status());
+    return socket;
   }
   Result<PrivateDescriptor> dial(int rank, uint64_t channel, int64_t deadline_ns,
                                  const std::function<Status()>& interrupted) override {
