@@ -82,6 +82,10 @@ constexpr std::array kVariables = {
                         "auto, or the name of one of docs/algorithms.md: forces an algorithm, for tests"},
     EnvironmentVariable{"COLLECTIVE_OPS_CONNECTIONS", "2",
                         "TCP connections that two ranks of different hosts have for data (1 to 16)"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TUNING_TABLE", "",
+                        "file that `collective-ops tune table` has written: which algorithm to take"},
+    EnvironmentVariable{"COLLECTIVE_OPS_TUNER_PLUGIN", "",
+                        "shared library that chooses (include/collective_ops/tuner_plugin.h)"},
     EnvironmentVariable{"TORCH_FR_BUFFER_SIZE", "2000",
                         "calls that the PyTorch backend keeps for a dump (0: none)"},
     EnvironmentVariable{

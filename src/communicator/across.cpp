@@ -7,26 +7,12 @@
 #include <fmt/format.h>
 
 #include "algorithms/algorithms.h"
+#include "tuner/choose.h"
 
 namespace collective_ops {
 namespace {
 
 constexpr size_t kMostPrograms = 256;
-
-// Up to so many bytes the number of messages one after the other decides, above that their length.
-constexpr size_t kShort = 64 << 10;
-
-bool is_power_of_two(size_t value) { return (value & (value - 1)) == 0; }
-
-std::string_view plan_between_hosts(Collective collective, size_t bytes, size_t hosts) {
-  const bool is_short = bytes <= kShort || hosts == 1;
-  switch (collective) {
-    case Collective::kAllReduce:
-      return is_short ? "recursive_doubling" : is_power_of_two(hosts) ? "halving_doubling" : "nhr";
-    default:
-      return is_short || hosts == 2 ? "tree" : "nhr";
-  }
-}
 
 // Whether all it needs of other ranks are messages.
 bool is_of_messages(const Program& program) {
@@ -66,11 +52,9 @@ Result<Across::Prepared*> Across::prepare(const AcrossCall& call) {
     return program;
   };
   // A forced algorithm that is none of messages is one for inside a host.
-  const std::string& preferred =
-      forced_.algorithm.empty() ? forced_.preferred[static_cast<size_t>(call.collective)] : forced_.algorithm;
-  Result<Program> program = lowered(preferred);
+  Result<Program> program = lowered(preferred_between_hosts(call.collective, forced_));
   if (!program.ok())
-    program = lowered(plan_between_hosts(call.collective, call.count * element, call.ranks.size()));
+    program = lowered(choose_between_hosts(call.collective, call.count * element, binding.world_size));
   if (!program.ok()) return program.status();
   Prepared prepared{std::move(*program), {.element_size = element}};
   if (reduces(call.collective)) prepared.kernel.reduce = reduce_kernel(call.type, call.op);

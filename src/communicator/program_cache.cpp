@@ -116,10 +116,11 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
   const size_t longest = counts.empty() ? call.count : *std::max_element(counts.begin(), counts.end());
   const size_t own = longest * size_of(call.type);
 
-  PlanNames names = choose(without_counts(call.collective), own, world_size_, forced_);
+  const ChosenCall chosen{without_counts(call.collective), own, size_of(call.type), world_size_};
+  PlanNames names = choose(chosen, forced_);
   const Plan* staged_plan = find_plan(without_counts(call.collective), names.staged);
   if (staged_plan != nullptr && !staged_plan->rank_ordered && !can_be_partial(call)) {
-    names = choose(without_counts(call.collective), own, world_size_, {});
+    names = choose(chosen, {});
   }
   if (!names.eager.empty() && !needs_annex(call)) {
     auto eager = lower_named(call, counts, names.eager);

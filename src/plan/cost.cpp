@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "plan/play.h"
+
 namespace collective_ops {
 namespace {
 
@@ -67,47 +69,49 @@ uint32_t hops_of(const Plan& plan, int n) {
   return hops;
 }
 
+Status check(const Binding& call, const Topology& topology) {
+  if (topology.ranks == call.world_size && topology.cores > 0 && topology.hosts > 0 &&
+      topology.ranks % topology.hosts == 0) {
+    return {};
+  }
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("cost of a call of {} ranks on {} ranks, {} cores and {} hosts: hosts have cores, and "
+                  "as many ranks each",
+                  call.world_size, topology.ranks, topology.cores, topology.hosts));
+}
+
 }  // namespace
 
-Result<Cost> cost(const Plan& plan, const Binding& call, const Topology& topology) {
+Result<Cost> cost(const Plan& plan, const Binding& call, const Topology& topology, bool by_system_call) {
+  if (Status status = check(call, topology); !status.ok()) return status;
   Binding binding = call;
   const int n = binding.world_size;
-  if (topology.ranks != n || topology.cores < 1) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("cost of a call of {} ranks on a machine of {} ranks and {} cores", n,
-                              topology.ranks, topology.cores));
-  }
   Cost result;
-  uint64_t on_buffers = 0, on_scratch = 0, scratch_bytes = 0;
-  double most_ns = 0, all_ns = 0;
+  uint64_t on_buffers = 0, on_scratch = 0;
+  std::vector<Program> programs;
   for (binding.rank = 0; binding.rank < n; ++binding.rank) {
-    const auto program = lower(plan, binding);
+    auto program = lower(plan, binding);
     if (!program.ok()) return program.status();
-    const Work work = work_of(program.value());
+    const Work work = work_of(*program);
     result.copied_bytes += work.copied;
     result.reduced_bytes += work.reduced;
     on_buffers += work.on_buffers;
     on_scratch += work.on_scratch;
-    scratch_bytes = program.value().scratch_bytes;
-    const double ns = static_cast<double>(work.copied) / topology.copy_bytes_per_ns +
-                      static_cast<double>(work.reduced) / topology.reduce_bytes_per_ns;
-    all_ns += ns;
-    most_ns = std::max(most_ns, ns);
-    result.rounds = std::max(result.rounds, rounds_of(program.value()));
+    result.rounds = std::max(result.rounds, rounds_of(*program));
+    programs.push_back(std::move(*program));
   }
   // The arrival, then the hops.
   if (const uint32_t hops = hops_of(plan, n); hops > 0) result.rounds = 1 + hops;
-
-  const uint64_t cache = topology.cache_bytes * std::min(n, topology.cores);
-  if (on_buffers > 2 * cache) result.memory_bytes += on_buffers;
-  if (scratch_bytes * n > cache) result.memory_bytes += on_scratch;
-
-  // Where ranks share cores, all of a core's ranks have to run before a round is over.
-  const int turns = (n + topology.cores - 1) / topology.cores;
-  const double round_ns = topology.signal_ns + (topology.oversubscribed() ? turns * topology.yield_ns : 0.0);
-  result.latency_ns = result.rounds * round_ns;
-  result.core_ns = std::max(most_ns, all_ns / std::min(n, topology.cores));
-  result.memory_ns = static_cast<double>(result.memory_bytes) / topology.memory_bytes_per_ns;
+  if (on_buffers > topology.shared_cache_bytes * topology.hosts) result.memory_bytes += on_buffers;
+  if (programs[0].scratch_bytes * n > topology.shared_cache_bytes * topology.hosts) {
+    result.memory_bytes += on_scratch;
+  }
+  const Played played = play({&plan, call, programs, by_system_call}, topology);
+  result.core_ns = played.core_ns;
+  result.memory_ns = played.memory_ns;
+  result.link_ns = played.link_ns;
+  result.latency_ns = std::max(0.0, played.total_ns - played.core_ns - played.memory_ns);
   return result;
 }
 

@@ -1,49 +1,15 @@
 #include "tuner/choose.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
+#include <vector>
 
 #include "algorithms/algorithms.h"
 #include "plan/program.h"
+#include "tuner/candidates.h"
 
 namespace collective_ops {
 namespace {
-
-// Up to how many bytes one exchange of everything beats two synchronisations. The work of one_shot
-// grows with n^2, so its range shrinks with the number of ranks.
-struct EagerLimit {
-  int ranks;  // up to this many
-  size_t bytes;
-};
-constexpr std::array kAllReduceLimits = {EagerLimit{2, 32 << 10}, EagerLimit{4, 16 << 10},
-                                         EagerLimit{8, 8 << 10}, EagerLimit{1 << 20, 2 << 10}};
-
-// Sizes for which reading the peers' private memory, a system call for each piece of it, was measured to beat
-// passing everything through staging memory. With more ranks than cores it seldom does: the kernel copies
-// page by page, at half the speed. In all_to_all every byte is moved once only this way.
-struct ReadRange {
-  Collective collective;
-  int ranks;  // up to this many
-  size_t from, to;
-};
-constexpr size_t kAnySize = ~size_t{0};
-constexpr std::array kReadRanges = {
-    ReadRange{Collective::kAllGather, 2, 64 << 10, kAnySize},
-    ReadRange{Collective::kReduceScatter, 2, 64 << 10, 1 << 20},
-    ReadRange{Collective::kReduceScatter, 8, 32 << 10, 512 << 10},
-    ReadRange{Collective::kBroadcast, 2, 128 << 10, 1 << 20},
-    ReadRange{Collective::kReduce, 2, 128 << 10, 16 << 20},
-    ReadRange{Collective::kAllToAll, 1 << 20, 512 << 10, kAnySize},
-    ReadRange{Collective::kGather, 1 << 20, 512 << 10, kAnySize},
-    ReadRange{Collective::kScatter, 1 << 20, 512 << 10, kAnySize},
-};
-
-bool reads(Collective collective, size_t bytes, int world_size) {
-  return std::any_of(kReadRanges.begin(), kReadRanges.end(), [&](const ReadRange& range) {
-    return range.collective == collective && world_size <= range.ranks && bytes >= range.from &&
-           bytes <= range.to;
-  });
-}
 
 // Staging works well while what ranks write is still in the second-level cache (mostly 1 or 2 MiB) when it is
 // read, and the caller's memory of a chunk when it is overwritten. Several ranks may share a core: half of
@@ -51,36 +17,6 @@ bool reads(Collective collective, size_t bytes, int world_size) {
 // saves.
 constexpr size_t kStagingInCache = 512 << 10;
 constexpr size_t kSmallestChunk = 4 << 10;
-
-size_t eager_limit(Collective collective, int world_size) {
-  // In the others every byte is moved once whatever the plan: only the eager slot bounds them.
-  if (collective != Collective::kAllReduce) return size_t{32} << 10;
-  return std::find_if(kAllReduceLimits.begin(), kAllReduceLimits.end(),
-                      [&](const EagerLimit& limit) { return world_size <= limit.ranks; })
-      ->bytes;
-}
-
-// From here on going direct beats copying everything twice, though it takes a second synchronisation; that
-// one is dear where ranks wait for each other's core.
-size_t direct_from(Collective collective, int world_size) {
-  if (world_size <= 2) return 512;
-  return collective == Collective::kReduceScatter ? 1 << 10 : 4 << 10;
-}
-
-// From this many bytes on it pays that each byte is read from memory once, and that all cores take part where the
-// root's alone would.
-size_t push_from(Collective collective, int world_size) {
-  switch (collective) {
-    case Collective::kBroadcast:
-      return 64 << 10;
-    case Collective::kGather:
-      return world_size > 2 ? 256 << 10 : kAnySize;
-    case Collective::kAllGather:
-      return world_size > 2 ? 2 << 20 : kAnySize;
-    default:
-      return kAnySize;
-  }
-}
 
 std::string_view staged_plan(Collective collective) {
   return collective == Collective::kAllReduce ? "two_shot" : "staged";
@@ -91,51 +27,142 @@ std::string_view read_plan(Collective collective) {
   return find_plan(collective, "read") != nullptr ? "read" : "direct";
 }
 
-// A bound below the staging memory there is: it has to hold for every rank, and slices are rounded up.
-constexpr size_t kSurelyStaged = size_t{1} << 20;
+// Bounds below the memory there is: they have to hold for every rank, and slices are rounded up.
+constexpr StagingMemory kSurelyThere{.inline_bytes = 0, .eager_bytes = 32 << 10, .scratch_bytes = 1 << 20};
 
-bool is_possible(Collective collective, const std::string& name, size_t bytes, int world_size, bool strict) {
-  const Plan* plan = name.empty() ? nullptr : find_plan(collective, name);
-  if (plan == nullptr || (strict && reduces(collective) && !plan->rank_ordered)) return false;
-  const Binding binding{.world_size = world_size,
+bool is_possible(const ChosenCall& call, std::string_view name, bool strict) {
+  const Plan* plan = name.empty() ? nullptr : find_plan(call.collective, name);
+  if (plan == nullptr || (strict && reduces(call.collective) && !plan->rank_ordered)) return false;
+  const Binding binding{.world_size = call.world_size,
                         .element_size = 1,
-                        .count = bytes,
-                        .chunk_bytes = chunk_bytes(*plan, world_size, kSurelyStaged)};
+                        .count = call.bytes,
+                        .chunk_bytes = chunk_bytes(*plan, call.world_size, kSurelyThere.scratch_bytes)};
   const auto program = lower(*plan, binding);
-  return program.ok() && program->scratch_bytes <= kSurelyStaged;
+  return program.ok() && program->scratch_bytes <= kSurelyThere.scratch_bytes;
+}
+
+PlanNames forced_names(Collective collective, std::string_view name) {
+  if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
+  if (name == "read") return {.read = name, .staged = staged_plan(collective)};
+  if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
+  if (name == "push") return {.push = name, .staged = staged_plan(collective)};
+  return {.staged = name};
+}
+
+struct Pair {
+  std::string_view shared;
+  std::string_view unshared;
+};
+
+// The names of the plans themselves, which live as long as the process.
+std::string_view own_name(Collective collective, std::string_view name) {
+  const Plan* plan = find_plan(collective, name);
+  return plan == nullptr ? std::string_view() : std::string_view(plan->name);
+}
+
+Pair pair_of_table(const ChosenCall& call, const Forced& forced) {
+  const uint64_t whole =
+      has_parts(call.collective) ? call.bytes * static_cast<uint64_t>(call.world_size) : call.bytes;
+  const TableRow* row = nullptr;
+  if (forced.table != nullptr) {
+    row = forced.table->find(call.collective, call.element_size, call.world_size, whole);
+  }
+  if (row == nullptr) row = builtin_table().find(call.collective, call.element_size, call.world_size, whole);
+  if (row == nullptr) return {"direct", staged_plan(call.collective)};
+  return {row->shared, row->unshared};
+}
+
+// What the plug-in makes of it, for one kind of memory; `name` where it has nothing to say.
+std::string_view ask(const Plugin& plugin, const ChosenCall& call, bool shared, std::string_view name) {
+  const auto n = static_cast<size_t>(call.world_size);
+  auto found = candidates_of({call.collective, call.bytes / call.element_size, call.element_size, shared},
+                             measured_defaults(call.world_size, kCoresOfDefaults), kSurelyThere);
+  if (!found.ok() || found->empty()) return name;
+  std::vector<collective_ops_tuner_candidate> list;
+  double least = found->front().cost.total_ns();
+  for (const Candidate& one : *found) {
+    list.push_back({one.name.c_str(), one.path.c_str(), one.cost.total_ns(), one.ordered ? 1 : 0});
+    least = std::min(least, one.cost.total_ns());
+  }
+  const auto is_taken = [&](const Candidate& one) {
+    return one.name == name || (name == "read" && one.path == name);
+  };
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (is_taken((*found)[i])) list[i].cost_ns = 0.99 * least;
+  }
+  const collective_ops_tuner_call asked{std::string(name_of(call.collective)).c_str(),
+                                        has_parts(call.collective) ? call.bytes * n : call.bytes,
+                                        call.element_size, call.world_size, shared ? 1 : 0};
+  if (!plugin.tune(asked, list.data(), static_cast<int>(list.size()))) return name;
+  const auto best = std::min_element(list.begin(), list.end(),
+                                     [](const auto& a, const auto& b) { return a.cost_ns < b.cost_ns; });
+  const Candidate& one = (*found)[static_cast<size_t>(best - list.begin())];
+  return one.path == "read" ? std::string_view("read") : own_name(call.collective, one.name);
+}
+
+PlanNames names_of(const ChosenCall& call, Pair pair, bool strict) {
+  PlanNames names{.staged = staged_plan(call.collective)};
+  if (pair.unshared == "one_shot" || pair.shared == "one_shot") names.eager = "one_shot";
+  // Where not all memory that a push writes to can be reached, what the direct plan reads may be.
+  if (pair.shared == "push") names.push = "push";
+  if (pair.shared == "direct" || pair.shared == "push") names.direct = "direct";
+  if (pair.unshared == "read") names.read = read_plan(call.collective);
+  for (const std::string_view name : {pair.unshared, pair.shared}) {
+    const bool staged = name != "one_shot" && name != "direct" && name != "push" && name != "read";
+    if (!staged || !is_possible(call, name, strict)) continue;
+    names.staged = own_name(call.collective, name);
+    break;
+  }
+  return names;
 }
 
 }  // namespace
 
-PlanNames choose(Collective collective, size_t bytes, int world_size, const Forced& forced) {
+PlanNames choose(const ChosenCall& call, const Forced& forced) {
+  const Collective collective = call.collective;
   if (collective == Collective::kBarrier) return {.eager = "arrival"};
-  if (find_plan(collective, forced.algorithm) != nullptr) {
-    const std::string_view name = forced.algorithm;
-    if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
-    if (name == "read") return {.read = name, .staged = staged_plan(collective)};
-    if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
-    if (name == "push") return {.push = name, .staged = staged_plan(collective)};
-    return {.staged = name};
+  if (const std::string_view name = own_name(collective, forced.algorithm); !name.empty()) {
+    return forced_names(collective, name);
   }
   const std::string& preferred = forced.preferred[static_cast<size_t>(collective)];
-  if (forced.path == PathChoice::kAuto &&
-      is_possible(collective, preferred, bytes, world_size, forced.strict)) {
-    return {.staged = preferred};
+  if (forced.path == PathChoice::kAuto && is_possible(call, preferred, forced.strict)) {
+    return {.staged = own_name(collective, preferred)};
   }
-  PlanNames names;
-  names.staged = staged_plan(collective);
-  const bool automatic = forced.path == PathChoice::kAuto;
-  if ((automatic && bytes >= direct_from(collective, world_size)) || forced.path == PathChoice::kDirect) {
-    names.direct = "direct";
-    const size_t all = collective == Collective::kBroadcast ? bytes : bytes * static_cast<size_t>(world_size);
-    if (all >= push_from(collective, world_size)) names.push = "push";
+  Pair pair = pair_of_table(call, forced);
+  switch (forced.path) {
+    case PathChoice::kStaged:
+      return pair.unshared == "one_shot" ? forced_names(collective, "one_shot")
+                                         : PlanNames{.staged = staged_plan(collective)};
+    case PathChoice::kDirect:
+      return names_of(call, {pair.shared == "push" ? "push" : "direct", staged_plan(collective)},
+                      forced.strict);
+    case PathChoice::kRead:
+      return {.read = read_plan(collective), .staged = staged_plan(collective)};
+    case PathChoice::kAuto:
+      break;
   }
-  if ((automatic && reads(collective, bytes, world_size)) || forced.path == PathChoice::kRead) {
-    names.read = read_plan(collective);
+  if (forced.plugin != nullptr) {
+    pair = {ask(*forced.plugin, call, true, pair.shared), ask(*forced.plugin, call, false, pair.unshared)};
   }
-  if ((automatic || forced.path == PathChoice::kStaged) && bytes <= eager_limit(collective, world_size))
-    names.eager = "one_shot";
-  return names;
+  return names_of(call, pair, forced.strict);
+}
+
+std::string_view preferred_between_hosts(Collective collective, const Forced& forced) {
+  return forced.algorithm.empty() ? forced.preferred[static_cast<size_t>(collective)] : forced.algorithm;
+}
+
+std::string_view choose_between_hosts(Collective collective, size_t bytes, int hosts) {
+  // Up to so many bytes the number of messages one after the other decides, above that their length.
+  constexpr size_t kShort = 64 << 10;
+  const bool is_short = bytes <= kShort || hosts == 1;
+  if (collective != Collective::kAllReduce) return is_short || hosts == 2 ? "tree" : "nhr";
+  if (is_short) return "recursive_doubling";
+  return std::has_single_bit(static_cast<unsigned>(hosts)) ? "halving_doubling" : "nhr";
+}
+
+bool has_parts(Collective collective) {
+  return collective != Collective::kAllReduce && collective != Collective::kBroadcast &&
+         collective != Collective::kReduce && collective != Collective::kBarrier;
 }
 
 size_t chunk_bytes(const Plan& plan, int world_size, size_t scratch_bytes) {

@@ -114,7 +114,8 @@ AlgorithmNames algorithms_of_nccl(std::string_view given) {
 }
 
 std::string Forced::text() const {
-  return fmt::format("{};{};{}", algorithm, fmt::join(preferred, ","), strict);
+  return fmt::format("{};{};{};{};{}", algorithm, fmt::join(preferred, ","), strict,
+                     table == nullptr ? "" : table->text(), plugin_file);
 }
 
 Result<Forced> forced_by_environment() {
@@ -134,6 +135,17 @@ Result<Forced> forced_by_environment() {
   if (environment_text("HCCL_ALGO").empty())
     forced.preferred = algorithms_of_nccl(environment_text("NCCL_ALGO"));
   forced.strict = lower_case(environment_text("HCCL_DETERMINISTIC")) == "strict";
+  if (const std::string file = environment_text("COLLECTIVE_OPS_TUNING_TABLE"); !file.empty()) {
+    auto table = Table::read(file);
+    if (!table.ok()) return table.status();
+    forced.table = std::make_shared<const Table>(std::move(*table));
+  }
+  forced.plugin_file = environment_text("COLLECTIVE_OPS_TUNER_PLUGIN");
+  if (!forced.plugin_file.empty()) {
+    auto plugin = Plugin::load(forced.plugin_file);
+    if (!plugin.ok()) return plugin.status();
+    forced.plugin = std::move(*plugin);
+  }
   const std::string algorithm = environment_text("COLLECTIVE_OPS_ALGORITHM");
   if (algorithm == "auto") return forced;
   std::string known;

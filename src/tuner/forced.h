@@ -3,11 +3,15 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include <collective_ops/status.h>
 #include <collective_ops/types.h>
+
+#include "tuner/plugin.h"
+#include "tuner/table.h"
 
 namespace collective_ops {
 
@@ -24,6 +28,10 @@ struct Forced {
   AlgorithmNames preferred;
   // HCCL_DETERMINISTIC=strict: of `preferred` those alone that reduce in the order of ranks.
   bool strict = false;
+  // COLLECTIVE_OPS_TUNING_TABLE and COLLECTIVE_OPS_TUNER_PLUGIN; nullptr: none.
+  std::shared_ptr<const Table> table;
+  std::shared_ptr<const Plugin> plugin;
+  std::string plugin_file;
 
   // Equal where all but the path is: ranks compare it before their first call.
   std::string text() const;

@@ -21,6 +21,8 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import allreduce_benchmark  # noqa: E402
 import costs_benchmark  # noqa: E402
+import tuner_benchmark  # noqa: E402
+from collective_ops.sweep import Point  # noqa: E402
 from harness import cases, contenders, figures, report  # noqa: E402
 from harness.cases import Case  # noqa: E402
 from harness.figures import DIRECT, DIRECT_AGAIN, GLOO, PRIVATE, PYTHON, Row  # noqa: E402
@@ -464,3 +466,29 @@ def test_a_core_that_is_not_built_is_named() -> None:
     pytest.importorskip("torch")
     done = run_program("allreduce_benchmark.py", "--quick", "--peers", "none", "--core", "/nonexistent/core")
     assert done.returncode == 1 and "make build" in done.stderr and "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- the tuner
+
+
+def timed(algorithm: str, us: list[float], **more: Any) -> Point:
+    fields = {"collective": "all_reduce", "ranks": 2, "bytes": 64, "shared": True, "path": "staged"}
+    fields |= {"chosen": False, "ordered": True, "us": us} | more
+    return Point(algorithm=algorithm, **fields)
+
+
+def test_a_choice_is_right_within_ten_percent_or_the_noise() -> None:
+    def judged(taken: float, auto: float, best: float) -> tuple[bool, float]:
+        points = [timed("a", [taken], chosen=True), timed("auto", [auto]), timed("b", [best])]
+        points.append(timed("c", [0.01], ordered=False))  # not to be taken here
+        (choice,) = tuner_benchmark.choices_of(points)
+        return choice.right, round(choice.ratio, 2)
+
+    assert judged(1.05, 1.05, 1.0) == (True, 1.05)
+    assert judged(1.2, 1.2, 1.0) == (False, 1.2)
+    assert judged(1.2, 1.6, 1.0) == (True, 1.2)  # it differs from itself by a third
+    assert judged(0.9, 0.9, 1.0) == (True, 1.0)
+
+
+def test_rounds_give_their_lower_quartile() -> None:
+    assert timed("a", [9.0, 1.0, 3.0, 2.0, 50.0]).time == 2.0

@@ -6,6 +6,7 @@ import argparse
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,28 +14,43 @@ from typing import Any
 
 import collective_ops
 import pytest
-from collective_ops import cli, perf, topo, tune
+from collective_ops import cli, perf, sweep, topo, tune
 
 needs_programs = pytest.mark.skipif(
     not all(one.PROGRAM.exists() for one in (tune, topo, perf)), reason="built without the programs"
 )
 PACKAGE_PARENT = str(Path(collective_ops.__path__[0]).parent)
+NUMBERS = {
+    "load_near_ns": 0.01,
+    "load_far_ns": 0.07,
+    "store_near_ns": 0.011,
+    "store_far_ns": 0.04,
+    "reduce_ns": 0.002,
+    "memory_bytes_per_ns": 26.0,
+    "call_ns": 106.0,
+    "step_ns": 73.0,
+    "signal_ns": 190.0,
+    "line_ns": 24.0,
+    "yield_ns": 1280.0,
+    "read_call_ns": 1080.0,
+    "read_byte_ns": 0.066,
+}
 MACHINE = {
     "cores": 2,
-    "copy_bytes_per_ns": 40.0,
-    "reduce_bytes_per_ns": 55.0,
-    "memory_bytes_per_ns": 13.0,
-    "cache_bytes": 2**20,
-    "signal_ns": 150.0,
-    "yield_ns": 800.0,
-    "copy_fit": {"start_ns": 100.0, "bytes_per_ns": 40.0, "residual": 0.04},
-    "reduce_fit": {"start_ns": 100.0, "bytes_per_ns": 55.0, "residual": 0.02},
+    "cache_bytes": 2**21,
+    "shared_cache_bytes": 2**25,
+    "numbers": [
+        {"name": name, "value": value, "unit": "ns", "meaning": "it is"} for name, value in NUMBERS.items()
+    ],
+    "calls": 100,
+    "median_error": 0.12,
+    "worst_error": 0.5,
     "seconds": 0.5,
 }
 HOST = {
     "processor": "Processor",
     "cpus": [{"cpu": cpu, "core": cpu, "socket": 0, "numa_node": 0, "allowed": True} for cpu in range(2)],
-    "caches": [{"level": 2, "bytes": 2**20, "cpus": [0]}],
+    "caches": [{"level": 2, "bytes": 2**20, "cpus": [0]}, {"level": 3, "bytes": 2**25, "cpus": [0, 1]}],
     "numa_nodes": [{"node": 0, "bytes": 2**30}],
 }
 
@@ -58,7 +74,7 @@ def probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, .
     """What the native program was asked, in place of asking it."""
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(topo, "read_host", lambda: HOST)
-    monkeypatch.setattr(tune, "_native", lambda *words: asked.append(words) or dict(MACHINE))
+    monkeypatch.setattr(tune, "_native", lambda *words: asked.append(words) or copy.deepcopy(MACHINE))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return asked
 
@@ -67,7 +83,7 @@ def test_numbers_are_measured_once_and_kept(
     probes: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = tune.read_machine()
-    assert probes == [("probe", 2**20, 0, 1)]
+    assert probes == [("probe", 2**20, 2**25, 0, 1)]
     assert tune.read_machine() == first and len(probes) == 1
     tune.read_machine(again=True)
     assert len(probes) == 2
@@ -75,15 +91,15 @@ def test_numbers_are_measured_once_and_kept(
     fewer["cpus"][1]["allowed"] = False
     monkeypatch.setattr(topo, "read_host", lambda: fewer)
     tune.read_machine()
-    assert probes[2:] == [("probe", 2**20, 0)]
+    assert probes[2:] == [("probe", 2**20, 2**25, 0)]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cores": 0}', json.dumps(MACHINE | {"signal_ns": "x"})])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cores": 0}', json.dumps(MACHINE | {"numbers": [{}]})])
 def test_kept_numbers_that_cannot_be_used_are_measured_anew(probes: list[tuple[Any, ...]], text: str) -> None:
     tune.read_machine()
     (file,) = tune.cache_folder().iterdir()
     file.write_text(text)
-    assert tune.read_machine()["signal_ns"] == 150.0
+    assert tune.numbers_of(tune.read_machine())["signal_ns"] == 190.0
     assert len(probes) == 2
     assert json.loads(file.read_text())["cores"] == 2
 
@@ -152,14 +168,14 @@ def test_explain_prints_candidates_terms_choice_and_crossovers(
     assert cli.main(["tune", "explain", "all_reduce", "1MiB", "--ranks", "8", "--png", str(picture)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "all_reduce of 1 MiB float32, 8 ranks, shared buffers"
-    assert lines[1].split()[:5] == ["algorithm", "path", "priced", "us", "latency"]
-    rows = [line[1:].split() for line in lines[2:] if line[1:2] == " " and line[2:].strip()][:5]
+    assert lines[1].split()[:5] == ["algorithm", "path", "priced", "us", "waiting"]
+    rows = [line[1:].split() for line in lines[2:] if line[1:2] == " " and line[2:].strip()][:8]
     prices = [float(row[2]) for row in rows]
     assert prices == sorted(prices) and {row[0] for row in rows} >= {"direct", "two_shot", "ring", "tree"}
     for row in rows:
-        assert float(row[2]) == pytest.approx(float(row[3]) + max(float(row[4]), float(row[5])), abs=0.02)
-    assert any(line.startswith("> taken: direct, direct, by the measured thresholds") for line in lines)
-    assert any(line.startswith("taken by size:    one_shot, from 4 KiB direct") for line in lines)
+        assert float(row[2]) == pytest.approx(float(row[3]) + float(row[4]) + float(row[5]), abs=0.02)
+    assert any(line.startswith("> taken: direct, direct, by the built-in table") for line in lines)
+    assert any(re.fullmatch(r"taken by size:    one_shot, from \d+ KiB direct", line) for line in lines)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -220,10 +236,129 @@ def test_this_machine_is_measured(tmp_path: Path) -> None:
         pytest.skip("other programs use the cores")
     assert run.returncode == 0, run.stderr
     machine = json.loads(run.stdout)
-    assert all(machine[name] > 0 for name in (*tune.NUMBERS, "cores"))
+    assert machine["cores"] > 0 and machine["calls"] > 40
+    assert all(value > 0 for value in tune.numbers_of(machine).values())
+    assert tune.numbers_of(machine).keys() == tune.numbers_of(MACHINE).keys()
     assert len(list((tmp_path / "collective-ops").iterdir())) == 1
     text = tune.describe_machine(machine)
-    assert "hand-over between cores" in text and "the fit is" in text
+    assert "hand-over between cores" in text and "a median error of" in text
+
+
+@pytest.mark.parametrize(
+    "text, speed, latency",
+    [("10Gbit/s", 1.25, 20e3), ("100Gbit/s,5us", 12.5, 5e3), ("1.5GB/s, 800ns", 1.5, 800.0)],
+)
+def test_links(text: str, speed: float, latency: float) -> None:
+    link = tune.parse_link(text)
+    assert (link["link_bytes_per_ns"], link["link_latency_ns"]) == (speed, latency)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0Gbit/s", "10Gbit", "10Gbit/s,5"])
+def test_no_links(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a link such as 10Gbit/s"):
+        tune.parse_link(text)
+
+
+@needs_programs
+def test_hosts_have_links(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "read_machine", lambda again: MACHINE)
+    words = ["tune", "explain", "all_reduce", "16MiB", "--ranks", "8", "--hosts", "2", "--json"]
+    assert cli.main(words) == 0
+    slow = json.loads(capsys.readouterr().out)["candidates"]
+    assert cli.main([*words, "--link", "100Gbit/s"]) == 0
+    fast = json.loads(capsys.readouterr().out)["candidates"]
+    assert {one["path"] for one in slow} == {"messages"}
+    taken = [next(one for one in list if one["chosen"]) for list in (slow, fast)]
+    assert [one["algorithm"] for one in taken] == ["halving_doubling"] * 2
+    assert taken[0]["link_ns"] == pytest.approx(10 * taken[1]["link_ns"])
+    assert taken[0]["total_ns"] > taken[1]["total_ns"]
+    assert cli.main(words[:-3] + ["--hosts", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "8 ranks on 2 hosts" in text and "by the number of hosts and the size" in text
+    assert cli.main(["tune", "explain", "all_reduce", "1M", "--ranks", "8", "--hosts", "3"]) == 1
+    assert "as many ranks on each host" in capsys.readouterr().err
+
+
+def point(size: int, shared: bool, algorithm: str, path: str, us: float, **more: Any) -> sweep.Point:
+    fields = {"collective": "all_reduce", "ranks": 2, "chosen": False, "ordered": True} | more
+    return sweep.Point(bytes=size, shared=shared, algorithm=algorithm, path=path, us=[us], **fields)
+
+
+def test_a_table_names_the_best_pairs_that_can_be_told_apart() -> None:
+    points = []
+    for size, times in {
+        64: {"one_shot": 1.0, "direct": 2.0, "two_shot": 3.0, "read": 4.0},
+        4096: {"one_shot": 2.0, "direct": 1.0, "two_shot": 3.0, "read": 4.0},
+        65536: {"one_shot": 4.0, "direct": 1.0, "two_shot": 3.0, "read": 2.0},
+    }.items():
+        for shared in (True, False):
+            for name, us in times.items():
+                if (name == "direct") <= shared and (name == "read") <= (not shared):
+                    points.append(
+                        point(size, shared, name, name if name in ("direct", "read") else "staged", us)
+                    )
+            points.append(point(size, shared, "ring", "staged", 0.1, ordered=False))
+            points.append(point(size, shared, "auto", "", 0.1))
+    assert sweep.rows_of(points) == [
+        ("all_reduce", 2, 0, "one_shot", "one_shot"),
+        ("all_reduce", 2, 512, "direct", "one_shot"),
+        ("all_reduce", 2, 16384, "direct", "read"),
+    ]
+    # Of a reduce only the root hears from all: one of both memories has to give way.
+    rooted = [sweep.Point(**vars(one) | {"collective": "reduce"}) for one in points]
+    assert [row[3:] for row in sweep.rows_of(rooted)] == [
+        ("one_shot", "one_shot"),
+        ("direct", "two_shot"),
+        ("direct", "read"),
+    ]
+
+
+@needs_programs
+def test_a_table_is_measured_written_and_taken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "read_machine", lambda again: MACHINE)
+    monkeypatch.setattr(tune, "TABLE_SIZES", [64, 65536])
+    file = tmp_path / "table.txt"
+    words = ["tune", "table", "--ranks", "2", "--collective", "broadcast", "--output", str(file)]
+    assert cli.main(words) == 0
+    assert file.read_text().startswith("collective-ops tuning table 1\n")
+    assert " * 2 0 " in file.read_text()
+    file.write_text(sweep.table_text([("broadcast", 2, 0, "staged", "staged")]))
+    monkeypatch.setenv("COLLECTIVE_OPS_TUNING_TABLE", str(file))
+    capsys.readouterr()
+    assert cli.main(["tune", "explain", "broadcast", "64", "--ranks", "2"]) == 0
+    assert f"> taken: staged, staged, by COLLECTIVE_OPS_TUNING_TABLE={file}" in capsys.readouterr().out
+    # And that is what runs.
+    run = subprocess.run(
+        [str(perf.PROGRAM), "broadcast", "-p", "2", "-b", "64", "-e", "64", "-n", "1", "-w", "0", "-c", "0"],
+        env={**os.environ, "COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    events = json.loads((tmp_path / "comm_trace.json").read_text())
+    calls = [
+        event["args"]["algorithm"]
+        for event in (events if isinstance(events, list) else events["traceEvents"])
+        if event.get("name") == "broadcast"
+    ]
+    assert calls and set(calls) == {"staged"}
+
+
+@needs_programs
+def test_the_built_in_table_is_a_table(tmp_path: Path) -> None:
+    printed = subprocess.run(
+        [str(tune.PROGRAM), "table"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    file = tmp_path / "table.txt"
+    file.write_text(printed)
+    again = subprocess.run(
+        [str(tune.PROGRAM), "table", str(file)], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert again == printed and printed.count("\n") > 50
 
 
 @needs_programs

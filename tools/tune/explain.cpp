@@ -37,49 +37,24 @@ Result<std::string> choice_of(const Call& call, bool shared, int ranks) {
   return names[plans.staged->algorithm];
 }
 
-std::string path_of(const Program& program, bool shared) {
-  if (program.scratch_bytes <= shm::kInlineBytes && program.eager) return "inline";
-  if (program.reads_peer_input || program.reads_peer_output || program.writes_peer_output) {
-    return shared ? "direct" : "read";
-  }
-  return "staged";
-}
-
-// Whether a communicator could run the plan for this call.
-bool is_possible(const Program& program, bool shared) {
-  if (program.scratch_bytes > (program.eager ? shm::kEagerBytes : shm::kScratchBytes)) return false;
-  return shared || !program.writes_peer_output;
-}
+constexpr StagingMemory kMemory{shm::kInlineBytes, shm::kEagerBytes, shm::kScratchBytes};
 
 }  // namespace
 
-Result<std::vector<Candidate>> explain(const Question& question, const Topology& topology) {
+Result<std::vector<Explained>> explain(const Question& question, const Topology& topology) {
   const int ranks = topology.ranks;
   const Call call = call_of(question, ranks);
   const auto chosen = choice_of(call, question.shared, ranks);
   if (!chosen.ok()) return chosen.status();
-  std::vector<Candidate> candidates;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != question.collective) continue;
-    const Plan* plan = find_plan(algorithm.collective, algorithm.name);
-    const Binding binding{.rank = 0,
-                          .world_size = ranks,
-                          .element_size = size_of(call.type),
-                          .count = call.count,
-                          .chunk_bytes = chunk_bytes(*plan, ranks, shm::kScratchBytes)};
-    const auto program = lower(*plan, binding);
-    if (!program.ok()) return program.status();
-    if (!is_possible(program.value(), question.shared)) continue;
-    const auto priced = cost(*plan, binding, topology);
-    if (!priced.ok()) return priced.status();
-    const std::string name(algorithm.name);
-    candidates.push_back(
-        {name, path_of(program.value(), question.shared), priced.value(), name == chosen.value()});
-  }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.cost.total_ns() < b.cost.total_ns();
+  auto found = candidates_of({question.collective, call.count, size_of(call.type), question.shared}, topology,
+                             kMemory);
+  if (!found.ok()) return found.status();
+  std::vector<Explained> explained;
+  for (const Candidate& one : *found) explained.push_back({one, one.name == chosen.value()});
+  std::stable_sort(explained.begin(), explained.end(), [](const Explained& a, const Explained& b) {
+    return a.candidate.cost.total_ns() < b.candidate.cost.total_ns();
   });
-  return candidates;
+  return explained;
 }
 
 }  // namespace collective_ops::tune

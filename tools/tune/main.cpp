@@ -1,7 +1,11 @@
 // What `collective-ops tune` measures and knows, as JSON.
-//   _tune probe CACHE_BYTES CPU...                       the machine's numbers
-//   _tune explain COLLECTIVE TYPE shared|private RANKS CORES COPY REDUCE MEMORY CACHE SIGNAL YIELD SIZE...
-//                                                        candidates of each size, with these numbers
+//   _tune probe CACHE_BYTES SHARED_CACHE_BYTES CPU...     the machine's numbers
+//   _tune explain COLLECTIVE TYPE shared|private RANKS CORES HOSTS NAME=NUMBER... SIZE...
+//                                                         candidates of each size, with these numbers
+//   _tune sweep COLLECTIVE TYPE RANKS ROUNDS BATCH_MS SIZE...
+//                                                         every candidate of each size, timed
+//   _tune table [FILE]                                    the tuning table of FILE, or the one that is built
+//   in
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -12,6 +16,8 @@
 
 #include "explain.h"
 #include "probe.h"
+#include "sweep.h"
+#include "tuner/table.h"
 
 namespace {
 
@@ -29,43 +35,59 @@ int show(const Json& document) {
   return 0;
 }
 
-Json as_json(const Fit& fit) {
-  return {{"start_ns", fit.start_ns}, {"bytes_per_ns", fit.bytes_per_ns}, {"residual", fit.residual}};
-}
-
 int run_probe(const std::vector<std::string>& words) {
   std::vector<int> processors;
-  for (size_t i = 1; i < words.size(); ++i) processors.push_back(std::atoi(words[i].c_str()));
-  const auto result = probe(processors, std::strtoull(words[0].c_str(), nullptr, 10));
+  for (size_t i = 2; i < words.size(); ++i) processors.push_back(std::atoi(words[i].c_str()));
+  const auto result = probe(processors, std::strtoull(words[0].c_str(), nullptr, 10),
+                            std::strtoull(words[1].c_str(), nullptr, 10));
   if (!result.ok()) return fail(result.status().message());
   const Topology& topology = result->topology;
+  Json numbers = Json::array();
+  for (const TopologyNumber& one : topology_numbers()) {
+    numbers.push_back(
+        {{"name", one.name}, {"value", topology.*one.value}, {"unit", one.unit}, {"meaning", one.meaning}});
+  }
   return show({{"cores", topology.cores},
-               {"copy_bytes_per_ns", topology.copy_bytes_per_ns},
-               {"reduce_bytes_per_ns", topology.reduce_bytes_per_ns},
-               {"memory_bytes_per_ns", topology.memory_bytes_per_ns},
                {"cache_bytes", topology.cache_bytes},
-               {"signal_ns", topology.signal_ns},
-               {"yield_ns", topology.yield_ns},
-               {"copy_fit", as_json(result->copy)},
-               {"reduce_fit", as_json(result->reduce)},
+               {"shared_cache_bytes", topology.shared_cache_bytes},
+               {"numbers", numbers},
+               {"calls", result->calls},
+               {"median_error", result->median_error},
+               {"worst_error", result->worst_error},
                {"seconds", result->seconds}});
 }
 
-Json as_json(const Candidate& one) {
-  return {{"algorithm", one.name},
-          {"path", one.path},
+Json as_json(const Explained& one) {
+  const Cost& cost = one.candidate.cost;
+  return {{"algorithm", one.candidate.name},
+          {"path", one.candidate.path},
           {"chosen", one.chosen},
-          {"total_ns", one.cost.total_ns()},
-          {"latency_ns", one.cost.latency_ns},
-          {"core_ns", one.cost.core_ns},
-          {"memory_ns", one.cost.memory_ns},
-          {"rounds", one.cost.rounds},
-          {"copied_bytes", one.cost.copied_bytes},
-          {"reduced_bytes", one.cost.reduced_bytes},
-          {"memory_bytes", one.cost.memory_bytes}};
+          {"ordered", one.candidate.ordered},
+          {"total_ns", cost.total_ns()},
+          {"latency_ns", cost.latency_ns},
+          {"core_ns", cost.core_ns},
+          {"memory_ns", cost.memory_ns},
+          {"link_ns", cost.link_ns},
+          {"rounds", cost.rounds},
+          {"copied_bytes", cost.copied_bytes},
+          {"reduced_bytes", cost.reduced_bytes},
+          {"memory_bytes", cost.memory_bytes}};
 }
 
-constexpr size_t kNumbers = 11;  // words before the sizes
+// Words that are no NAME=NUMBER are sizes; false: a name that there is not.
+bool read_numbers(const std::vector<std::string>& words, size_t first, Topology& topology,
+                  std::vector<size_t>& sizes) {
+  for (size_t i = first; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    if (equals == std::string::npos) {
+      sizes.push_back(std::strtoull(words[i].c_str(), nullptr, 10));
+    } else if (!set_number(topology, words[i].substr(0, equals),
+                           std::strtod(&words[i][equals + 1], nullptr))) {
+      return false;
+    }
+  }
+  return !sizes.empty();
+}
 
 int run_explain(const std::vector<std::string>& words) {
   const auto collective = collective_from(words[0]);
@@ -73,30 +95,60 @@ int run_explain(const std::vector<std::string>& words) {
   if (!collective || *collective > Collective::kAllToAll || !type) {
     return fail(fmt::format("there is no explanation of {} of {}", words[0], words[1]));
   }
-  const auto number = [&](size_t i) { return std::strtod(words[i].c_str(), nullptr); };
-  const Topology topology{.ranks = static_cast<int>(number(3)),
-                          .cores = static_cast<int>(number(4)),
-                          .copy_bytes_per_ns = number(5),
-                          .reduce_bytes_per_ns = number(6),
-                          .memory_bytes_per_ns = number(7),
-                          .cache_bytes = static_cast<uint64_t>(number(8)),
-                          .signal_ns = number(9),
-                          .yield_ns = number(10)};
+  Topology topology = measured_defaults(std::atoi(words[3].c_str()), std::atoi(words[4].c_str()));
+  topology.hosts = std::atoi(words[5].c_str());
+  std::vector<size_t> asked;
+  if (!read_numbers(words, 6, topology, asked)) return fail("explain: a number or the sizes are missing");
   Json sizes = Json::array();
-  for (size_t i = kNumbers; i < words.size(); ++i) {
-    const Question question{*collective, *type, std::strtoull(words[i].c_str(), nullptr, 10),
-                            words[2] == "shared"};
-    const auto candidates = explain(question, topology);
+  for (const size_t bytes : asked) {
+    const Question question{*collective, *type, bytes, words[2] == "shared"};
+    const auto explained =
+        topology.hosts > 1 ? explain_hosts(question, topology) : explain(question, topology);
     // A forced algorithm may be impossible at some sizes: of the first, which was asked for, that is an
     // error.
-    if (!candidates.ok() && i == kNumbers) return fail(candidates.status().message());
+    if (!explained.ok() && sizes.empty()) return fail(explained.status().message());
     Json list = Json::array();
-    if (candidates.ok()) {
-      for (const Candidate& one : candidates.value()) list.push_back(as_json(one));
+    if (explained.ok()) {
+      for (const Explained& one : explained.value()) list.push_back(as_json(one));
     }
-    sizes.push_back({{"bytes", question.bytes}, {"candidates", list}});
+    sizes.push_back({{"bytes", bytes}, {"candidates", list}});
   }
   return show(sizes);
+}
+
+int run_sweep(const std::vector<std::string>& words) {
+  const auto collective = collective_from(words[0]);
+  const auto type = data_type_from(words[1]);
+  if (!collective || *collective > Collective::kAllToAll || !type) {
+    return fail(fmt::format("there is no sweep of {} of {}", words[0], words[1]));
+  }
+  SweepSpec spec{.collective = *collective,
+                 .type = *type,
+                 .ranks = std::atoi(words[2].c_str()),
+                 .rounds = std::atoi(words[3].c_str()),
+                 .batch_ms = std::strtod(words[4].c_str(), nullptr)};
+  for (size_t i = 5; i < words.size(); ++i)
+    spec.sizes.push_back(std::strtoull(words[i].c_str(), nullptr, 10));
+  const auto points = sweep(spec);
+  if (!points.ok()) return fail(points.status().message());
+  Json list = Json::array();
+  for (const SweepPoint& one : points.value()) {
+    list.push_back({{"bytes", one.bytes},
+                    {"shared", one.shared},
+                    {"algorithm", one.algorithm},
+                    {"path", one.path},
+                    {"chosen", one.chosen},
+                    {"ordered", one.ordered},
+                    {"us", one.us}});
+  }
+  return show(list);
+}
+
+int run_table(const std::vector<std::string>& words) {
+  const auto table = words.empty() ? Result<Table>(builtin_table()) : Table::read(words[0]);
+  if (!table.ok()) return fail(table.status().message());
+  std::fputs(table->text().c_str(), stdout);
+  return 0;
 }
 
 }  // namespace
@@ -104,7 +156,9 @@ int run_explain(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
   const std::string_view action = argc > 1 ? argv[1] : "";
-  if (action == "probe" && words.size() >= 2) return run_probe(words);
-  if (action == "explain" && words.size() > kNumbers) return run_explain(words);
+  if (action == "probe" && words.size() >= 3) return run_probe(words);
+  if (action == "explain" && words.size() > 6) return run_explain(words);
+  if (action == "table") return run_table(words);
+  if (action == "sweep" && words.size() > 5) return run_sweep(words);
   return fail("started by `collective-ops tune`, which gives it what it needs");
 }

@@ -1,6 +1,8 @@
 // The bytes that plans move are the formulas of docs/algorithms.md; times follow them.
 #include "plan/cost.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "algorithms/algorithms.h"
@@ -102,16 +104,82 @@ TEST(Cost, CoresAreSharedWhereRanksOutnumberThem) {
   const Cost wide = cost_of(Collective::kAllReduce, "direct", 8, s, 8);
   const Cost narrow = cost_of(Collective::kAllReduce, "direct", 8, s, 2);
   EXPECT_EQ(wide.bytes(), narrow.bytes());
-  EXPECT_DOUBLE_EQ(narrow.core_ns, 4 * wide.core_ns);
+  EXPECT_GT(narrow.core_ns, 2 * wide.core_ns);
   EXPECT_GT(narrow.latency_ns, wide.latency_ns);
 }
 
 TEST(Cost, MemoryCountsWhatTheCachesDoNotHold) {
-  EXPECT_EQ(cost_of(Collective::kAllReduce, "two_shot", 4, 4 * 1024).memory_bytes, 0u);
+  const Cost small = cost_of(Collective::kAllReduce, "two_shot", 4, 4 * 1024);
+  EXPECT_EQ(small.memory_bytes, 0u);
+  EXPECT_EQ(small.memory_ns, 0);
   const uint64_t s = uint64_t{64} << 20;
   const Cost staged = cost_of(Collective::kAllReduce, "two_shot", 4, s);
   EXPECT_EQ(staged.memory_bytes, 2 * 4 * s) << "chunks of scratch stay in the cache";
-  EXPECT_EQ(cost_of(Collective::kAllReduce, "direct", 4, s).memory_bytes, 2 * 4 * s);
+  const Cost direct = cost_of(Collective::kAllReduce, "direct", 4, s);
+  EXPECT_EQ(direct.memory_bytes, 2 * 4 * s);
+  EXPECT_GT(direct.core_ns + direct.memory_ns,
+            0.9 * static_cast<double>(2 * 4 * s) / measured_defaults(4, 4).memory_bytes_per_ns);
+}
+
+// Every plan comes to an end, on any machine, in a time that grows with the bytes.
+TEST(Cost, EveryPlanIsPlayedToItsEnd) {
+  for (const Algorithm& algorithm : algorithms()) {
+    const Plan& plan = *find_plan(algorithm.collective, algorithm.name);
+    for (int n : {1, 2, 3, 5, 8}) {
+      for (int cores : {1, 2, 8}) {
+        double last = 0;
+        for (uint64_t bytes : {0, 4096, 1 << 20}) {
+          Binding binding = binding_of(plan, n, bytes);
+          binding.chunk_bytes = 16384;
+          binding.root = n - 1;
+          const auto result = cost(plan, binding, measured_defaults(n, cores));
+          ASSERT_TRUE(result.ok()) << result.status().message();
+          const double total = result->total_ns();
+          EXPECT_TRUE(std::isfinite(total) && total >= 0) << plan.name << " " << n << " " << bytes;
+          EXPECT_GE(total, 0.5 * last) << plan.name << " " << n << " " << cores << " " << bytes;
+          last = total;
+        }
+        EXPECT_GT(last, 0) << plan.name;
+      }
+    }
+  }
+}
+
+TEST(Cost, AHandOverIsPaidWhereARankWaits) {
+  Topology topology = measured_defaults(2, 2);
+  const Plan& barrier = *find_plan(Collective::kBarrier, "arrival");
+  const double before = cost(barrier, {.world_size = 2}, topology)->total_ns();
+  topology.signal_ns += 1000;
+  EXPECT_NEAR(cost(barrier, {.world_size = 2}, topology)->total_ns(), before + 1000, 1);
+  topology.cores = 1;  // the two take turns instead
+  EXPECT_GT(cost(barrier, {.world_size = 2}, topology)->total_ns(), topology.yield_ns);
+}
+
+TEST(Cost, SystemCallsArePaidWhereThePeersMemoryIsPrivate) {
+  const Plan& plan = *find_plan(Collective::kAllToAll, "direct");
+  const Binding binding{.world_size = 4, .count = 1000};
+  const Topology topology = measured_defaults(4, 4);
+  EXPECT_GT(cost(plan, binding, topology, true)->total_ns(),
+            cost(plan, binding, topology)->total_ns() + 2 * topology.read_call_ns);
+}
+
+TEST(Cost, LinksBetweenHostsCarryMessages) {
+  const Plan& ring = *find_plan(Collective::kAllReduce, "ring");
+  const Plan& tree = *find_plan(Collective::kAllReduce, "recursive_doubling");
+  Topology topology = measured_defaults(4, 2);
+  topology.hosts = 4;
+  const auto at = [&](const Plan& plan, size_t count) {
+    const auto result = cost(plan, {.world_size = 4, .count = count}, topology);
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.value();
+  };
+  // Short: 6 messages one after the other against 2. Long: 1.5 times the vector through each link against 2.
+  EXPECT_GT(at(ring, 64).total_ns(), 2 * at(tree, 64).total_ns());
+  EXPECT_GT(at(tree, 64).total_ns(), 2 * topology.link.latency_ns);
+  const size_t count = 4 << 20;
+  EXPECT_NEAR(at(ring, count).link_ns, 1.5 * 4 * static_cast<double>(count) / topology.link.bytes_per_ns,
+              1e4);
+  EXPECT_LT(at(ring, count).total_ns(), at(tree, count).total_ns());
 }
 
 TEST(Cost, RanksThePlansAsTheyAreMeasured) {
@@ -121,7 +189,7 @@ TEST(Cost, RanksThePlansAsTheyAreMeasured) {
   EXPECT_LT(total("one_shot", 8, 1024, 2), total("two_shot", 8, 1024, 2)) << "one synchronisation";
   EXPECT_LT(total("direct", 8, 64 << 20, 2), total("two_shot", 8, 64 << 20, 2)) << "fewest bytes";
   EXPECT_LT(total("two_shot", 8, 1 << 20, 8), total("one_shot", 8, 1 << 20, 8)) << "n^2";
-  EXPECT_LT(total("two_shot", 8, 1 << 20, 8), total("ring", 8, 1 << 20, 8));
+  EXPECT_LT(total("direct", 8, 1 << 20, 8), total("ring", 8, 1 << 20, 8));
 }
 
 TEST(Cost, RefusesACallOfAnotherGroup) {
@@ -130,6 +198,9 @@ TEST(Cost, RefusesACallOfAnotherGroup) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(cost(plan, {.world_size = 3}, measured_defaults(3, 0)).status().code(),
             ErrorCode::kInvalidArgument);
+  Topology uneven = measured_defaults(3, 2);
+  uneven.hosts = 2;
+  EXPECT_EQ(cost(plan, {.world_size = 3}, uneven).status().code(), ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -23,14 +23,15 @@ std::string of(const AlgorithmNames& names, Collective collective) {
 class Forcing : public testing::Test {
  protected:
   void TearDown() override {
-    for (const char* name : {"HCCL_ALGO", "NCCL_ALGO", "HCCL_DETERMINISTIC", "COLLECTIVE_OPS_ALGORITHM"})
+    for (const char* name : {"HCCL_ALGO", "NCCL_ALGO", "HCCL_DETERMINISTIC", "COLLECTIVE_OPS_ALGORITHM",
+                             "COLLECTIVE_OPS_TUNING_TABLE", "COLLECTIVE_OPS_TUNER_PLUGIN"})
       unsetenv(name);
   }
   static void set(const char* name, const char* text) { setenv(name, text, 1); }
   static std::string plan_of(Collective collective, size_t bytes) {
     const auto forced = forced_by_environment();
     EXPECT_TRUE(forced.ok()) << forced.status().message();
-    const PlanNames names = choose(collective, bytes, 4, forced.value());
+    const PlanNames names = choose({collective, bytes, 4, 4}, forced.value());
     return std::string(!names.eager.empty()    ? names.eager
                        : !names.direct.empty() ? names.direct
                                                : names.staged);
