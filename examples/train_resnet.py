@@ -28,6 +28,7 @@ from pathlib import Path
 import digits as digits_data
 import torch
 from collective_ops import allreduce, init_hccl
+from collective_ops.profiler import Profiler, add_profile_args, profile
 from resnet import ResNet50
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -95,6 +96,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on from --checkpoint where it exists")
     parser.add_argument("--json", type=Path, metavar="FILE", help="metrics of all epochs, written by rank 0")
     parser.add_argument("--require-accuracy", type=float, metavar="PERCENT", help="exit 1 below this")
+    add_profile_args(parser)
     options = parser.parse_args(arguments)
     if options.resume and options.checkpoint is None:
         parser.error("--resume needs --checkpoint FILE")
@@ -131,6 +133,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=True
         )
+        self.profiler: Profiler | None = None
         self.first_epoch = 0
         self.history: list[dict[str, float]] = []
         if options.resume and options.checkpoint.exists():
@@ -199,6 +202,8 @@ class Trainer:
             self.optimizer.step()
             loss_sum += loss.detach().double().cpu() * len(labels)
             images_seen += len(labels)
+            if self.profiler is not None:
+                self.profiler.step()
             seconds = time.perf_counter() - start
             progress.step(
                 images_seen * self.world_size / seconds,
@@ -255,7 +260,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.ddp:  # a group of its own, beside the one of init_hccl
         torch.distributed.init_process_group(options.ddp)
     trainer = Trainer(options, rank, world_size)
-    results = trainer.run()
+    with profile(options) as trainer.profiler:
+        results = trainer.run()
     if options.ddp:
         torch.distributed.destroy_process_group()
     results["seconds"] = time.perf_counter() - start

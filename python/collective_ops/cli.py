@@ -113,6 +113,18 @@ def _tune(options: argparse.Namespace) -> int:
     return tune.run(options)
 
 
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    from collective_ops.profiler import command
+
+    command.add_arguments(parser)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from collective_ops.profiler import command
+
+    return command.run(options)
+
+
 def _no_arguments(_parser: argparse.ArgumentParser) -> None:
     """Of a command that `_NATIVE` has: they are the native program's."""
 
@@ -131,6 +143,7 @@ _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("tune", "show what this machine costs, and which algorithm a call takes", _tune_arguments, _tune),
     ("perf", "measure a collective, in the layout of hccl_test or nccl-tests", _no_arguments, _perf),
     ("analyze", "say where the time of profiled ranks went, and who is slow", _analyze_arguments, _analyze),
+    ("profile", "list, parse anew and bring together recorded profiles", _profile_arguments, _profile),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
 )
 # These get their arguments as they stand, help included.

@@ -1,4 +1,4 @@
-"""For tests of profiles: small programs that record one, and what their files say when read without our code."""
+"""For tests of profiles: programs that record one, and what its files say when read without our code."""
 
 from __future__ import annotations
 
