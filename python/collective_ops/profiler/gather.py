@@ -34,7 +34,7 @@ class Gathered:
 
 
 class Wire:
-    """Texts and bytes between two ranks, over our communicator where it is joined, else torch.distributed's."""
+    """Bytes between two ranks, over our communicator where it is joined, else torch.distributed's."""
 
     def __init__(self) -> None:
         import collective_ops
@@ -45,7 +45,7 @@ class Wire:
             return
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
-            raise ValueError("profile gather: this rank is in no job (init_hccl, init_process_group)")
+            raise ValueError("profile gather: this rank has joined no job")
         import torch
 
         self._send = lambda data, rank: dist.send(torch.frombuffer(data, dtype=torch.uint8), rank)
