@@ -16,7 +16,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import analysis_tables
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 COMPLETE, FAILED, NOTHING, PARTIAL = 0, 1, 2, 3  # exit codes
 
@@ -52,6 +58,33 @@ class ClusterReport:
     def files(self) -> tuple[Path, ...]:
         """The files that were written."""
         return tuple(Path(file) for file in self.data["files"])
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that were written: "summary", "operator_time" ..."""
+        return tuple(file.stem for file in self.files if file.suffix == ".csv")
+
+    def _table(self, name: str) -> Path:
+        for file in self.files:
+            if file.suffix == ".csv" and file.stem == name:
+                return file
+        raise KeyError(f"no table {name}; there are {', '.join(self.tables) or 'none'}")
+
+    def table(self, name: str) -> dict[str, list[Any]]:
+        """One of `tables` as columns. Raises KeyError for any other name."""
+        return analysis_tables.read(self._table(name))
+
+    def arrow(self, name: str) -> pyarrow.Table:
+        """The same as an Arrow table; ImportError without pyarrow."""
+        return analysis_tables.arrow(self._table(name))
+
+    def pandas(self, name: str) -> pandas.DataFrame:
+        """The same as a pandas frame; ImportError without pandas."""
+        return analysis_tables.frame(self._table(name))
+
+    def write_parquet(self) -> list[Path]:
+        """Each table as Parquet, beside it; ImportError without pyarrow."""
+        return [analysis_tables.write_parquet(self._table(name)) for name in self.tables]
 
 
 def modes() -> dict[str, str]:
@@ -156,6 +189,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print JSON in place of the summary")
     command.add_argument(
+        "--parquet", action="store_true", help="write the tables as Parquet too (needs pyarrow)"
+    )
+    command.add_argument(
         "--threads", type=int, default=0, metavar="N", help="profiles read at once (default: one per core)"
     )
 
@@ -215,5 +251,7 @@ def run(options: argparse.Namespace) -> int:
         return 130
     finally:
         progress.close()
+    if options.parquet:
+        report.write_parquet()
     print(json.dumps(report.data, indent=1) if options.json else report.text.rstrip())
     return PARTIAL if report.partial else COMPLETE

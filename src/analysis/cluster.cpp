@@ -8,6 +8,7 @@
 #include "analysis/readers/ascend.h"
 #include "analysis/writers/ascend_cluster.h"
 #include "analysis/writers/cluster_database.h"
+#include "analysis/writers/operator_tables.h"
 #include "analysis/writers/tables.h"
 
 namespace collective_ops {
@@ -43,6 +44,14 @@ const std::vector<Output>& outputs() {
   static const auto has_calls = [](const ClusterReport& report) {
     return any_rank(report.profiles, [](const RankProfile& profile) { return !profile.calls.empty(); });
   };
+  static const auto has_operator_times = [](const ClusterReport& report) {
+    return any_rank(report.profiles,
+                    [](const RankProfile& profile) { return !profile.operator_times.empty(); });
+  };
+  static const auto has_whole = [](const ClusterReport& report) {
+    return any_rank(report.profiles, [](const RankProfile& profile) { return profile.whole.has_value(); });
+  };
+  static const auto has_messages = [](const ClusterReport& report) { return !report.messages.empty(); };
   // As the existing tool: a database where the profiles are databases.
   static const auto from_databases = [](const ClusterReport& report) {
     return any_rank(report.profiles,
@@ -73,6 +82,22 @@ const std::vector<Output>& outputs() {
        [](const ClusterReport& r, const fs::path& p) { return write_time_summary(r.profiles, r.waits, p); }},
       {"hccl_sum", "hccl_sum.csv", "calls of collectives", has_calls,
        [](const ClusterReport& r, const fs::path& p) { return write_call_statistics(r.calls, p); }},
+      {"communication", "communication.csv", "calls of collectives", has_calls,
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_communication(communication_classes(r.profiles, r.waits), p);
+       }},
+      {"messages", "messages.csv", "sends and receives that name the other rank", has_messages,
+       [](const ClusterReport& r, const fs::path& p) { return write_messages(r.messages, p); }},
+      {"operator_time", "operator_time.csv", "operators or kernels", has_operator_times,
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_operator_time(operator_table(r.profiles), p);
+       }},
+      {"compute_op_sum", "compute_op_sum.csv", "operators or kernels", has_operator_times,
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_compute_types(compute_types(r.profiles), p);
+       }},
+      {"temporal_breakdown", "temporal_breakdown.csv", "traces of torch.profiler", has_whole,
+       [](const ClusterReport& r, const fs::path& p) { return write_temporal_breakdown(r.profiles, p); }},
       {"slow_rank", "slow_rank.csv", "calls of collectives", has_calls,
        [](const ClusterReport& r, const fs::path& p) { return write_slow_ranks(r.profiles, r.waits, p); }},
       {"slow_link", "slow_link.csv", "communication_matrix.json of Ascend profiles, Level1 or 2", has_links,
@@ -136,6 +161,12 @@ const std::vector<ClusterMode>& cluster_modes() {
       {"communication_matrix", "each link: bytes, time, bandwidth"},
       {"cluster_time_summary", "step times, with communication split into waiting and transmitting"},
       {"hccl_sum", "how long collectives of each kind take: count, mean, quartiles, sum"},
+      {"compute_op_sum", "how long compute kernels of each type take, over all ranks and on each"},
+      {"operator_time", "how long each operator, kernel and copy takes, and how ranks differ"},
+      {"communication",
+       "collectives by group and size: bytes, waiting, moving, bandwidth, who holds them up"},
+      {"messages", "sends and receives: which side waits for the other"},
+      {"temporal_breakdown", "from the first to the last work: idle, computing, anything else"},
       {"slow_rank", "who comes late to collectives, what that costs, and why; or none"},
       {"slow_link", "links slower than others of their kind; or none"},
   };
@@ -160,6 +191,7 @@ Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
   report.waits = analyze_waits(report.profiles);
   report.links = analyze_links(report.profiles, report.groups);
   report.calls = call_statistics(report.profiles);
+  report.messages = analyze_messages(report.profiles, report.waits);
   if (Status status = write_all(options, &report); !status.ok()) return status;
   return report;
 }

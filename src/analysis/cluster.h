@@ -12,6 +12,7 @@
 #include "analysis/call_statistics.h"
 #include "analysis/cluster_groups.h"
 #include "analysis/links.h"
+#include "analysis/messages.h"
 #include "analysis/profile_set.h"
 #include "analysis/waits.h"
 
@@ -38,6 +39,7 @@ struct ClusterReport {
   WaitAnalysis waits;
   LinkAnalysis links;
   std::vector<CallStatistics> calls;
+  std::vector<MessageRoute> messages;
   std::vector<std::filesystem::path> files;  // written
 
   // Some profile is missing, damaged or left out: the results are right for the rest.

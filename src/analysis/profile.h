@@ -38,6 +38,7 @@ struct ProfiledCall {
   int64_t end_ns = 0;
   int64_t elements = -1;
   int64_t sequence = -1;
+  int64_t link_bytes = -1;         // that this rank sent over links, where the profiler counts these
   int64_t waited_ns = -1;          // as the communicator measured it
   int32_t longest_wait_rank = -1;  // likewise
   uint32_t collective = 0;         // name

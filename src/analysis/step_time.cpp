@@ -25,6 +25,8 @@ bool is_message(std::string_view name) {
   return false;
 }
 
+bool is_send(std::string_view name) { return name.find("send") != std::string_view::npos; }
+
 struct StepWindow {
   std::string step;
   int64_t begin = 0, end = 0;  // on the host
@@ -66,6 +68,8 @@ class Summary {
   uint32_t step_at(int64_t time) const;
   void collect();
   void add_call(size_t row, uint32_t step);
+  void add_operator_time(size_t row);
+  int peer_of(const CallArguments& arguments, const ProfiledCall& call) const;
   StepTime breakdown(Roles roles, std::string_view name, int64_t begin, int64_t end) const;
   void find_activities();
   uint32_t activity_in(Interval gap) const;
@@ -75,6 +79,7 @@ class Summary {
   std::vector<StepWindow> windows_;
   std::unordered_map<int64_t, int64_t> launches_;  // correlation -> start
   std::vector<Roles> roles_;                       // by step, and last of the whole file
+  std::vector<uint32_t> statistics_;               // row of operator_times by name, for each kind
   std::vector<size_t> activities_;                 // rows that may explain a delay, by start
   int64_t longest_activity_ = 0;
   uint64_t outside_ = 0;
@@ -109,6 +114,7 @@ void Summary::collect() {
                            (kind == EventKind::kCommunication && trace_.has_device);
     const bool on_host =
         !trace_.has_device && (kind == EventKind::kHostOperator || kind == EventKind::kCommunication);
+    if (on_device || on_host || kind == EventKind::kHostOperator) add_operator_time(i);
     if (!on_device && !on_host) continue;
     int64_t issued = events.start_ns[i];
     if (on_device) {
@@ -154,7 +160,10 @@ void Summary::add_call(size_t row, uint32_t step) {
     call.waited_ns = arguments.waited_ns;
     call.longest_wait_rank = arguments.longest_wait_rank;
     call.group = arguments.group;
+    call.type = arguments.type;
     if (arguments.collective != kNone) call.collective = arguments.collective;
+    call.sends = is_send(events.names[call.collective]);
+    call.peer = peer_of(arguments, call);
   }
   call.point_to_point = is_message(events.names[call.collective]);
   const int64_t before = profile_.calls.empty() ? INT64_MIN : profile_.calls.back().end_ns;
@@ -163,6 +172,39 @@ void Summary::add_call(size_t row, uint32_t step) {
     call.busy_with = activity_in({windows_[step].begin, call.start_ns});
   }
   profile_.calls.push_back(call);
+}
+
+// Ranks of messages are numbered within their group.
+int Summary::peer_of(const CallArguments& arguments, const ProfiledCall& call) const {
+  const int local = call.sends ? arguments.destination : arguments.source;
+  if (local < 0 || call.group == kNone) return local;
+  for (const ProfiledGroup& group : profile_.groups) {
+    if (group.hash != trace_.events.names[call.group]) continue;
+    return local < static_cast<int>(group.ranks.size()) ? group.ranks[static_cast<size_t>(local)] : local;
+  }
+  return local;
+}
+
+void Summary::add_operator_time(size_t row) {
+  const EventTable& events = trace_.events;
+  OperatorKind kind = OperatorKind::kHost;
+  if (events.kind[row] == EventKind::kKernel) kind = OperatorKind::kCompute;
+  if (events.kind[row] == EventKind::kCommunication) kind = OperatorKind::kCommunication;
+  if (events.kind[row] == EventKind::kCopy) kind = OperatorKind::kCopy;
+  const size_t index = size_t{events.name[row]} * 4 + static_cast<size_t>(kind);
+  if (index >= statistics_.size()) statistics_.resize(events.names.size() * 4, kNone);
+  uint32_t& place = statistics_[index];
+  const int64_t duration = events.duration_ns[row];
+  if (place == kNone) {
+    place = static_cast<uint32_t>(profile_.operator_times.size());
+    profile_.operator_times.push_back({events.name[row], kNone, kind, 0, 0, duration, duration, 0});
+  }
+  OperatorStatistics& statistics = profile_.operator_times[place];
+  ++statistics.count;
+  statistics.total_ns += duration;
+  statistics.min_ns = std::min(statistics.min_ns, duration);
+  statistics.max_ns = std::max(statistics.max_ns, duration);
+  statistics.squares += static_cast<double>(duration) * static_cast<double>(duration);
 }
 
 // What a rank does between two calls: the ranges that the program named, else kernels or operators.
@@ -293,7 +335,10 @@ std::vector<RankProfile> summarize_all_ranks(const ChromeTrace& trace) {
     call.longest_wait_rank = arguments.longest_wait_rank;
     call.collective = moved(arguments.collective != kNone ? arguments.collective : events.name[i]);
     call.group = moved(arguments.group);
+    call.type = moved(arguments.type);
     call.point_to_point = is_message(profile.names[call.collective]);
+    call.sends = is_send(profile.names[call.collective]);
+    call.peer = call.sends ? arguments.destination : arguments.source;
     profile.calls.push_back(call);
   }
   std::vector<RankProfile> result;

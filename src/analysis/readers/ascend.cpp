@@ -8,6 +8,8 @@
 
 #include "analysis/readers/ascend_communication.h"
 #include "analysis/readers/ascend_db.h"
+#include "analysis/readers/ascend_kernels.h"
+#include "analysis/readers/csv_text.h"
 #include "analysis/readers/json_scanner.h"
 #include "analysis/readers/text_source.h"
 
@@ -42,38 +44,6 @@ fs::path info_file(const fs::path& directory) {
     if (name.starts_with("profiler_info") && name.ends_with(".json")) found.push_back(entry.path());
   }
   return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
-}
-
-// Cells of one line of CSV; quotes around a cell are taken off, doubled ones inside become one.
-std::vector<std::string> cells_of(std::string_view line) {
-  std::vector<std::string> cells(1);
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (quoted) {
-      if (c != '"') {
-        cells.back().push_back(c);
-      } else if (i + 1 < line.size() && line[i + 1] == '"') {
-        cells.back().push_back(line[i++]);
-      } else {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == ',') {
-      cells.emplace_back();
-    } else if (c != '\r' && c != '\t') {
-      cells.back().push_back(c);
-    }
-  }
-  return cells;
-}
-
-std::string_view next_line(std::string_view* text) {
-  const size_t end = text->find('\n');
-  const std::string_view line = text->substr(0, end);
-  text->remove_prefix(end == std::string_view::npos ? text->size() : end + 1);
-  return line;
 }
 
 void read_step_times(std::string_view text, RankProfile* profile) {
@@ -246,6 +216,9 @@ Result<RankProfile> read_ascend_directory(const fs::path& directory, int rank) {
   }
   if (const auto text = text_of(output / "communication_matrix.json", &profile)) {
     read_communication_matrix(*text, &profile);
+  }
+  if (const auto text = text_of(output / "kernel_details.csv", &profile)) {
+    read_kernel_details(*text, &profile);
   }
   // Text is preferred where both were exported: it says the same.
   if (profile.steps.empty() && profile.operators.empty() && read_ascend_databases(output, &profile)) {

@@ -125,6 +125,11 @@ void add_operator(CommunicationOperator op, RankProfile* profile) {
   call.group = op.group;
   call.operator_name = op.name;
   call.point_to_point = op.point_to_point;
+  double megabytes = 0;
+  for (const LinkTraffic& link : op.links) {
+    if (profile->names[link.link] != "SDMA") megabytes += link.megabytes;  // the sum of others
+  }
+  call.link_bytes = std::llround(std::clamp(megabytes, 0.0, 9e12) * 1e6);
   std::string_view step = profile->names[op.step];
   if (step.starts_with("step")) step.remove_prefix(4);
   for (size_t row = 0; row < profile->steps.size(); ++row) {

@@ -12,6 +12,7 @@
 
 #include "analysis/readers/ascend.h"
 #include "analysis/readers/ascend_communication.h"
+#include "analysis/readers/ascend_kernels.h"
 #include "analysis/sqlite.h"
 
 namespace collective_ops {
@@ -239,6 +240,10 @@ bool read_ascend_databases(const fs::path& output, RankProfile* profile) {
   for (const fs::path& path : own) {
     found |= read_database(path, profile, [&](Database* database) {
       read_facts(database, profile);
+      if (database->has_table("COMPUTE_TASK_INFO") && database->has_table("TASK") &&
+          database->has_table("STRING_IDS") && profile->operator_times.empty()) {
+        read_kernel_tables(database, profile);
+      }
       if (!database->has_table("COMMUNICATION_OP") || !database->has_table("STRING_IDS")) return;
       read_group_ids(database, profile);
       if (database->has_table("COMMUNICATION_TASK_INFO") && database->has_table("TASK"))

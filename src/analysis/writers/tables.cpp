@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/step_rows.h"
 #include "analysis/writers/output_file.h"
 
 namespace collective_ops {
@@ -63,9 +64,8 @@ Status write_steps(const ProfileSet& set, const WaitAnalysis& waits, const std::
 
 Status write_summary(const ProfileSet& set, const WaitAnalysis& waits, const std::filesystem::path& path) {
   constexpr std::string_view kHeader =
-      "step,rank,host,computing_us,exposed_communication_us,overlapped_communication_us,waiting_us,free_us,"
-      "step_us,"
-      "computing_share,exposed_communication_share,free_share";
+      "step,rank,host,dp,pp,tp,computing_us,exposed_communication_us,overlapped_communication_us,waiting_us,"
+      "free_us,step_us,computing_share,exposed_communication_share,waiting_share,free_share";
   return write_steps(
       set, waits, path, kHeader,
       [](OutputFile* out, const RankProfile& profile, const StepTime& time, const StepWaiting* waiting) {
@@ -73,11 +73,14 @@ Status write_summary(const ProfileSet& set, const WaitAnalysis& waits, const std
         const auto share = [&](double part) {
           return length > 0 ? fmt::format("{:.4f}", part / length) : std::string();
         };
-        out->print("{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_cell(time.step), profile.rank,
-                   csv_cell(profile.host), time.computing_us, time.exposed_us, time.overlapped_us,
+        const RankPlace place = place_of(profile);
+        const auto index = [&](int value) { return place.known ? std::to_string(value) : std::string(); };
+        out->print("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_cell(time.step), profile.rank,
+                   csv_cell(profile.host), index(place.data), index(place.pipeline), index(place.tensor),
+                   time.computing_us, time.exposed_us, time.overlapped_us,
                    waiting == nullptr ? std::string() : fmt::format("{:.3f}", waiting->waited_us),
                    time.free_us, length, share(time.computing_us), share(time.exposed_us),
-                   share(time.free_us));
+                   waiting == nullptr ? std::string() : share(waiting->waited_us), share(time.free_us));
       });
 }
 
