@@ -13,6 +13,9 @@ namespace collective_ops::shm {
 inline constexpr int kPollsOversubscribed = 2;  // more ranks than cores
 // A turn of yielding takes 0.3 us across cores. After this long the peer is busy, and sleeping is polite.
 inline constexpr int64_t kYieldNs = 200'000;
+// A yield that takes so long has let others run: they want this core. Who waits for another host then sleeps,
+// since it would get the core back late, while the system wakes who sleeps at once.
+inline constexpr int64_t kCrowdedYieldNs = 20'000;
 inline constexpr int64_t kFirstNapNs = 1'000'000;
 inline constexpr int64_t kLongestNapNs = 50'000'000;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <utility>
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -80,11 +81,14 @@ bool Waiter::poll_and_yield(const Awaited& awaited) {
     if (awaited.reached(awaited.word->load(std::memory_order_acquire))) return true;
     cpu_relax();
   }
-  const int64_t stop = std::min(monotonic_ns() + kYieldNs, deadline_ns());
-  do {
+  int64_t now = monotonic_ns();
+  const int64_t stop = std::min(now + kYieldNs, deadline_ns());
+  while (!memory_.broken() && now < stop) {
     sched_yield();
     if (awaited.reached(awaited.word->load(std::memory_order_acquire))) return true;
-  } while (!memory_.broken() && monotonic_ns() < stop);
+    const int64_t before = std::exchange(now, monotonic_ns());
+    if (sleeps_where_crowded_ && now - before > kCrowdedYieldNs) break;
+  }
   return false;
 }
 

@@ -35,6 +35,8 @@ class Waiter {
     deadline_ns_ = 0;
     status_ = Status();
   }
+  // In a group on several hosts, where ranks wait for one that waits for the network.
+  void sleep_where_crowded() { sleeps_where_crowded_ = true; }
   int64_t deadline_ns();  // of this call; kNoDeadline where there is none
 
   // True once `peer` has raised its counter to `value`; false on failure (see status()).
@@ -98,6 +100,7 @@ class Waiter {
   int rank_;
   WaitObserver& observer_;
   int polls_;
+  bool sleeps_where_crowded_ = false;
   int64_t timeout_ns_ = 0;
   int64_t deadline_ns_ = 0;  // 0: not computed yet
   Status status_;

@@ -19,8 +19,10 @@ namespace {
 
 // A system call that finds nothing takes about 0.3 us: so long a rank with a core of its own tries.
 constexpr int kTries = 100;
+constexpr int kTriesWhereCrowded = 3;
 constexpr int64_t kFirstNapNs = 1'000'000;
 constexpr int64_t kLongestNapNs = 10'000'000;
+constexpr int64_t kCrowdedNs = 20'000'000;  // so long it stays so
 // How long after a connection has ended the reason may still come from elsewhere.
 constexpr int64_t kReasonNs = 200'000'000;
 
@@ -148,21 +150,25 @@ void Links::tell(const Notice& notice) {
 }
 
 Status Links::pause(int peer, Pace& pace) {
-  if (!settings_.oversubscribed && pace.turns++ < kTries) {
+  const int64_t now = monotonic_ns();
+  const bool crowded = settings_.oversubscribed || now < crowded_until_ns_;
+  if (pace.turns++ < (crowded ? kTriesWhereCrowded : kTries)) {
     shm::cpu_relax();
     return {};
   }
-  const int64_t now = monotonic_ns();
   if (pace.yields_until_ns == 0) pace.yields_until_ns = now + shm::kYieldNs;
-  if (now < pace.yields_until_ns) {
-    sched_yield();
-    return {};
-  }
-  return sleep(peer, pace);
+  if (now >= pace.yields_until_ns || now < crowded_until_ns_) return sleep(peer, pace);
+  sched_yield();
+  const int64_t after = monotonic_ns();
+  if (after - now > shm::kCrowdedYieldNs) crowded_until_ns_ = after + kCrowdedNs;
+  return {};
 }
 
 Status Links::sleep(int peer, Pace& pace) {
-  if (Status status = look(peer); !status.ok()) return status;
+  // Its first nap ends by itself, or with what has come.
+  if (pace.nap_ns != 0) {
+    if (Status status = look(peer); !status.ok()) return status;
+  }
   pace.nap_ns = pace.nap_ns == 0 ? kFirstNapNs : std::min(2 * pace.nap_ns, kLongestNapNs);
   const int64_t left = deadline_ns_ == kNoDeadline ? kLongestNapNs : deadline_ns_ - monotonic_ns();
   const int64_t nap = std::clamp<int64_t>(left, 1'000'000, pace.nap_ns);

@@ -90,6 +90,7 @@ class Links {
   LinkOwner& owner_;
   const LinksSettings settings_;
   int64_t deadline_ns_;
+  int64_t crowded_until_ns_ = 0;
   Descriptor epoll_;
   std::vector<std::unique_ptr<Link>> links_;  // by peer; empty: not connected yet
   std::vector<int> linked_;                   // peers that have one

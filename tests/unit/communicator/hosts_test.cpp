@@ -167,7 +167,9 @@ TEST_P(OverHosts, UnequalParts) {
                                   is_root ? std::span<const size_t>(counts) : std::span<const size_t>(),
                                   DataType::kFloat32, root)
                         .ok());
-        if (is_root) ASSERT_EQ(gathered, recv);
+        if (is_root) {
+          ASSERT_EQ(gathered, recv);
+        }
         ASSERT_TRUE(rank.scatter_v(all.data(),
                                    is_root ? std::span<const size_t>(counts) : std::span<const size_t>(),
                                    scattered.data(), counts[me], DataType::kFloat32, root)
