@@ -1,4 +1,4 @@
-"""The db export, files made anew from raw data, profiles brought together, callbacks, exactness of numbers."""
+"""The db export, files made anew from raw data, profiles brought together, callbacks, exact numbers."""
 
 from __future__ import annotations
 

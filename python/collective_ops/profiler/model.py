@@ -88,6 +88,7 @@ class Operator:
     tid: int
     arguments: dict[str, Any]
     parent: int = -1  # index of the operator around it on its thread
+    shapes: str | None = None  # made when first asked for: tables.shapes
 
 
 @dataclass(slots=True)
@@ -114,6 +115,7 @@ class Step:
     calls: list[Call] = field(default_factory=list)  # all that overlap the step
     resident: tuple[tuple[int, int], ...] = ()  # (time, bytes of the process)
     damaged: int = 0  # events that could not be used
+    kernels: list[Any] | None = None  # made when first asked for: parts.kernels_of
 
     def own_calls(self) -> list[Call]:
         """Those that began in it; the others' parts count in the sums alone."""

@@ -57,6 +57,12 @@ class Parts:
 
 def kernels_of(step: Step) -> list[Kernel]:
     """The step's kernels in the order of their start, whole even where they pass the step's end."""
+    if step.kernels is None:
+        step.kernels = _kernels_of(step)
+    return step.kernels
+
+
+def _kernels_of(step: Step) -> list[Kernel]:
     cuts: dict[int, list[Interval]] = {}
     for operator in step.operators:
         if issues_communication(operator.name):
@@ -77,9 +83,8 @@ def kernel_name(operator: Operator) -> str:
     return operator.name.removeprefix("autograd::engine::evaluate_function: ")
 
 
-def parts_of(step: Step, kernels: list[Kernel] | None = None) -> Parts:
-    kernels = kernels_of(step) if kernels is None else kernels
-    computing = union(clip(((k.start, k.end) for k in kernels), step.begin, step.end))
+def parts_of(step: Step) -> Parts:
+    computing = union(clip(((k.start, k.end) for k in kernels_of(step)), step.begin, step.end))
     communication = union(clip(((c.start, c.end) for c in step.calls), step.begin, step.end))
     exposed = subtract(communication, computing)
     receives = union(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import struct
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,8 @@ _PATHS = ("none", "inline", "staged", "direct", "read")
 _PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _ENTRIES_AT_ONCE = 1 << 22  # bytes read at once
 
+_STALE_S = 24 * 3600
+
 _ours = False
 
 
@@ -42,7 +46,9 @@ def switch_on() -> None:
     if os.environ.get("COLLECTIVE_OPS_TRACE", "0") not in ("", "0") or _ours:
         return
     # The ranks of one start share the folder: they are children of one launcher.
-    folder = Path(tempfile.gettempdir()) / f"collective_ops_profile_{os.getuid()}_{os.getppid()}"
+    start = f"collective_ops_profile_{os.getuid()}_"
+    folder = Path(tempfile.gettempdir()) / f"{start}{os.getppid()}"
+    _remove_stale(folder.parent, start)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
@@ -52,6 +58,20 @@ def switch_on() -> None:
     os.environ["COLLECTIVE_OPS_TRACE"] = "1"
     os.environ["COLLECTIVE_OPS_TRACE_DIR"] = str(folder)
     _ours = True
+
+
+def _remove_stale(parent: Path, start: str) -> None:
+    """Folders of jobs whose launcher is gone, a day after the last change in them."""
+    for folder in parent.glob(f"{start}*"):
+        launcher = folder.name.removeprefix(start)
+        try:
+            if Path(f"/proc/{launcher}").exists() or folder.stat().st_uid != os.getuid():
+                continue
+            changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+            if time.time() - changed > _STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another rank removes it too
+            continue
 
 
 @dataclass

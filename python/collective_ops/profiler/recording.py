@@ -151,11 +151,18 @@ class Profiler:
     def _save_path(self) -> Path:
         """The save path, or a folder of this run in it where another run's profiles lie."""
         root = Path(self.config.profiling_dir).absolute()
-        first = min((r for r in self.config.ranks if r >= 0), default=0) == self.rank or (
-            -1 in self.config.ranks and self.rank == 0
-        )
-        if self.config.clean:
-            removed = runs.remove_other_runs(root, self._run, self.rank, first)
+        config = self.config
+        first = self.rank == next(rank for rank in range(self.world_size) if config.selects(rank))
+        if config.clean:
+            removed = runs.remove_other_runs(
+                root,
+                self._run,
+                # Its own; and the first those of ranks that this run does not record.
+                lambda rank: (
+                    rank == self.rank
+                    or (first and not (config.selects(rank) and 0 <= rank < self.world_size))
+                ),
+            )
             if removed:
                 _log.info("rank %d: removed %d profiles of earlier runs", self.rank, len(removed))
             return root

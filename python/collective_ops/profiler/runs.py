@@ -3,6 +3,7 @@ that profiles of two runs are told apart, reported, and removed only where they 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,15 +92,18 @@ def _ours(directory: Path) -> Found | None:
     )
 
 
-def remove_other_runs(root: Path, run: str, rank: int, first_selected: bool) -> list[Path]:
-    """Removes our profiles of other runs: each rank its own, the first selected rank those of ranks that this
-    run has not. Returns what was removed. Raises OSError."""
+def remove_other_runs(root: Path, run: str, mine: Callable[[int], bool]) -> list[Path]:
+    """Removes our profiles of other runs, of the ranks that are `mine` to remove: no two ranks of a run
+    remove one. Returns what was removed. Raises OSError."""
     removed = []
     for profile in find_profiles(root):
-        if profile.run != run and (profile.rank == rank or first_selected):
-            # Another rank may be removing the same; gone is gone.
-            shutil.rmtree(profile.path, ignore_errors=not profile.path.exists())
+        if profile.run != run and mine(profile.rank):
+            shutil.rmtree(profile.path)
             removed.append(profile.path)
+            for folder in (profile.path.parent, profile.path.parent.parent):
+                if folder != root and root in folder.parents:
+                    with contextlib.suppress(OSError):  # something else lies in it
+                        folder.rmdir()
     return removed
 
 

@@ -66,6 +66,12 @@ def step_trace_time(data: RankData) -> str:
 
 def shapes(operator: Operator) -> str:
     """Of the inputs, in the quotes that the Ascend profiler adds; "" where none were recorded."""
+    if operator.shapes is None:
+        operator.shapes = _shapes(operator)
+    return operator.shapes
+
+
+def _shapes(operator: Operator) -> str:
     dims = operator.arguments.get("Input Dims")
     if not dims:
         return ""

@@ -35,6 +35,10 @@ def base_of(data: RankData) -> int:
     return data.steps[0].begin // 10**9 * 10**9
 
 
+# One for all events: json.dumps with options makes a new one for each.
+_json = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":")).encode
+
+
 class _Writer:
     def __init__(self, base: int) -> None:
         self.base = base
@@ -56,10 +60,10 @@ class _Writer:
     ) -> None:
         cat = f'"cat":"{category}",' if category else ""
         self.lines.append(
-            f'{{"ph":"X","name":{json.dumps(name, ensure_ascii=False)},{cat}'
+            f'{{"ph":"X","name":{_json(name)},{cat}'
             f'"pid":{process_id(lane)},"tid":{tid},'
             f'"ts":{microseconds(start - self.base)},"dur":{microseconds(end - start)},'
-            f'"args":{json.dumps(arguments, ensure_ascii=False, default=str)}}}'
+            f'"args":{_json(arguments)}}}'
         )
 
     def flow(self, phase: str, lane: str, tid: int, time: int, number: int) -> None:
@@ -166,7 +170,7 @@ def _hardware(out: _Writer, data: RankData, step: Step, numbers: Iterator[int]) 
         operator = step.operators[kernel.operator]
         arguments: dict[str, Any] = {"Task Type": "CPU", "Task Id": number, "connection_id": number}
         if data.on("record_shapes") or data.level >= 2:
-            arguments["Input Dims"] = shapes(operator).strip('"')
+            arguments["Input Dims"] = shapes(operator)[1:-1]
         stream = streams[kernel.tid]
         out.complete("Ascend Hardware", stream, kernel.name, kernel.start, kernel.end, arguments)
         if data.on("with_cpu") and not issues_communication(operator.name):
