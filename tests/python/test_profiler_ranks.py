@@ -214,3 +214,36 @@ def test_backends_of_torch_distributed(rank_pool: RankPool, tmp_path: Path, back
     report = analyze.cluster(tmp_path)
     assert report.data["missing_ranks"] == []
     assert report.data["matched_calls"] == 2 * 2
+
+
+def record_much(directory: str) -> Any:
+    """Many calls, of which few belong to the recorded steps; what the recorder's file takes on disk then."""
+    import argparse
+
+    import collective_ops
+    from collective_ops.profiler import add_profile_args, profile
+
+    flags = ["--profile", "--profile-save-path", directory, "--profile-step-start", "3", "--profile-gather"]
+    args = add_profile_args(argparse.ArgumentParser()).parse_args(flags)
+    collective_ops.init_hccl()
+    values = torch.ones(4)
+    with profile(args) as profiler:
+        for _ in range(160):
+            for _ in range(200):
+                collective_ops.allreduce(values)
+            profiler.step()
+        (file,) = profiler._reader._own()
+        taken = os.fstat(file.descriptor).st_blocks * 512
+        shown = file.path.stat().st_size
+        found = file.committed(), taken, shown
+    return profiler.recorded, profiler.failure, len(collectives(profiler.directory, 4)), found
+
+
+def test_the_recorders_own_file_stays_small(rank_pool: RankPool, tmp_path: Path) -> None:
+    for recorded, failure, calls, (committed, taken, shown) in rank_pool.run(
+        record_much, 2, (str(tmp_path),)
+    ):
+        assert (recorded, failure, calls) == ([3, 4], "", 200)
+        assert committed >= 160 * 200 * 128  # one call with one peer each; gathering adds its messages
+        assert taken < committed // 2 + (2 << 20)  # given back but for what lies behind the last look
+        assert shown == 4096  # what is merged when the ranks leave: nothing
