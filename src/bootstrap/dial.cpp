@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -54,9 +53,10 @@ class Dialler {
     PrivateDescriptor fd;
     SocketAddress to;
     int64_t begin_ns = 0;
-    bool connected = false;
-    std::optional<handshake::Asking> asking;
-    int64_t asked_ns = 0;
+    handshake::Asking asking;
+    int64_t connected_ns = 0;  // 0: not yet
+    bool heard = false;        // the other side's challenge
+    bool answered = false;
   };
 
   // What became of the addresses of one host that ended alike.
@@ -68,9 +68,7 @@ class Dialler {
   };
 
   void begin(const SocketAddress& to) {
-    Attempt attempt;
-    attempt.to = to;
-    attempt.begin_ns = monotonic_ns();
+    Attempt attempt{{}, to, monotonic_ns(), handshake::Asking(key_, claim_)};
     attempt.fd = PrivateDescriptor(
         Descriptor(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP)));
     if (!attempt.fd.valid()) return note(to, std::strerror(errno), Outcome::kUnreachable);
@@ -85,26 +83,26 @@ class Dialler {
     attempts_.push_back(std::move(attempt));
   }
 
-  // True when the result stands. One handshake at a time, so that no peer takes two for connected.
+  // True when the result stands. Who has sent its challenge is answered one at a time, so that no peer takes
+  // two for connected; who is silent keeps nobody from that.
   bool step(int64_t now) {
-    for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
-      attempt = connect(*attempt, now) ? attempt + 1 : attempts_.erase(attempt);
+    std::erase_if(attempts_, [&](Attempt& attempt) { return !connect(attempt, now) || !hear(attempt, now); });
+    auto next = std::find_if(attempts_.begin(), attempts_.end(),
+                             [](const Attempt& attempt) { return attempt.answered; });
+    if (next == attempts_.end()) {
+      next = std::find_if(attempts_.begin(), attempts_.end(),
+                          [](const Attempt& attempt) { return attempt.heard; });
     }
-    auto asking = std::find_if(attempts_.begin(), attempts_.end(),
-                               [](const Attempt& attempt) { return attempt.asking.has_value(); });
-    if (asking == attempts_.end()) {
-      asking = std::find_if(attempts_.begin(), attempts_.end(),
-                            [](const Attempt& attempt) { return attempt.connected; });
-      if (asking == attempts_.end()) return false;
-      asking->asking.emplace(key_, claim_);
-      asking->asked_ns = now;
-    }
-    return shake(asking, now);
+    if (next == attempts_.end()) return false;
+    next->answered = true;
+    if (shake(*next, next->asking.step(next->fd.get()), now)) return result_.fd.valid();
+    attempts_.erase(next);
+    return false;
   }
 
   // False where this attempt is over.
   bool connect(Attempt& attempt, int64_t now) {
-    if (attempt.connected) return true;
+    if (attempt.connected_ns != 0) return true;
     pollfd ready{attempt.fd.get(), POLLOUT, 0};
     if (::poll(&ready, 1, 0) == 0) {
       if (now - attempt.begin_ns < kUnansweredNs) return true;
@@ -121,48 +119,55 @@ class Dialler {
       note_error(attempt.to, error);
       return false;
     }
-    attempt.connected = true;
+    attempt.connected_ns = now;
     return true;
   }
 
-  bool shake(std::vector<Attempt>::iterator attempt, int64_t now) {
+  bool hear(Attempt& attempt, int64_t now) {
+    if (attempt.connected_ns == 0 || attempt.heard) return true;
+    const auto progress = attempt.asking.listen(attempt.fd.get());
+    attempt.heard = progress == handshake::Progress::kDone;
+    return attempt.heard || shake(attempt, progress, now);
+  }
+
+  // False where this attempt is over.
+  bool shake(Attempt& attempt, handshake::Progress progress, int64_t now) {
     using handshake::Progress;
-    const Progress progress = attempt->asking->step(attempt->fd.get());
     switch (progress) {
       case Progress::kWaiting:
-        if (!target_.search || now - attempt->asked_ns < kSearchNs) return false;
-        note(attempt->to, "connected, and then nothing came", Outcome::kStranger);
+        if (!target_.search || now - attempt.connected_ns < kSearchNs) return true;
+        note(attempt.to, "connected, and then nothing came", Outcome::kStranger);
         break;
       case Progress::kDone:
         result_.outcome = Outcome::kConnected;
-        result_.address = attempt->to;
-        result_.fd = std::move(attempt->fd);
+        result_.address = attempt.to;
+        result_.fd = std::move(attempt.fd);
         return true;
       case Progress::kRefused:
-        note(attempt->to, "refused this process's secret", Outcome::kRefused);
+        note(attempt.to, "refused this process's secret", Outcome::kRefused);
         break;
       case Progress::kWrongRank:
-        note(attempt->to, "is another rank", Outcome::kWrongRank);
+        note(attempt.to, "is another rank", Outcome::kWrongRank);
         break;
       case Progress::kOver:
-        note(attempt->to, "its group is complete already", Outcome::kOver);
+        note(attempt.to, "its group is complete already", Outcome::kOver);
         break;
       case Progress::kStranger:
-        note(attempt->to, "another program listens there", Outcome::kStranger);
+        note(attempt.to, "another program listens there", Outcome::kStranger);
         break;
       case Progress::kClosed:
-        note(attempt->to, "closed the connection", Outcome::kStranger);
+        note(attempt.to, "closed the connection", Outcome::kStranger);
         break;
     }
-    attempts_.erase(attempt);
     return false;
   }
 
   Status wait(int64_t until_ns) const {
     std::vector<pollfd> polled;
     for (const Attempt& attempt : attempts_) {
-      if (attempt.connected && !attempt.asking) continue;  // waits for its turn
-      polled.push_back({attempt.fd.get(), static_cast<short>(attempt.connected ? POLLIN : POLLOUT), 0});
+      if (attempt.heard && !attempt.answered) continue;  // waits for its turn
+      const auto events = static_cast<short>(attempt.connected_ns != 0 ? POLLIN : POLLOUT);
+      polled.push_back({attempt.fd.get(), events, 0});
     }
     return waiting_.poll(polled, until_ns);
   }
@@ -197,7 +202,8 @@ class Dialler {
 
   void note_open_attempts() {
     for (const Attempt& attempt : attempts_) {
-      note(attempt.to, attempt.connected ? "connected, but the process does not answer" : "no answer yet",
+      note(attempt.to,
+           attempt.connected_ns != 0 ? "connected, but the process does not answer" : "no answer yet",
            Outcome::kEnded);
     }
     result_.outcome = Outcome::kEnded;

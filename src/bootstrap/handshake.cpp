@@ -60,20 +60,24 @@ Digest prove(const Digest& key, std::string_view label, const Nonce& server, con
 
 }  // namespace
 
+Progress Asking::listen(int fd) {
+  const Progress read = read_into(fd, challenge_, got_);
+  // A stranger that says less than a challenge is known by its first bytes.
+  if (got_ >= sizeof(challenge_.magic) && challenge_.magic != kMagic) return Progress::kStranger;
+  if (read == Progress::kDone && challenge_.version != kVersion) return Progress::kStranger;
+  return read;
+}
+
 Progress Asking::step(int fd) {
   if (!answered_) {
-    const Progress read = read_into(fd, challenge_, got_);
-    // A stranger that says less than a challenge is known by its first bytes.
-    if (got_ >= sizeof(challenge_.magic) && challenge_.magic != kMagic) return Progress::kStranger;
-    if (read != Progress::kDone) return read;
-    return answer(fd);
+    const Progress heard = listen(fd);
+    return heard == Progress::kDone ? answer(fd) : heard;
   }
   const Progress read = read_into(fd, decision_, got_);
   return read == Progress::kDone ? judge() : read;
 }
 
 Progress Asking::answer(int fd) {
-  if (challenge_.version != kVersion) return Progress::kStranger;
   nonce_ = random_nonce();
   Answer answer;
   answer.nonce = nonce_;

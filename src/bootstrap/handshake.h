@@ -60,6 +60,8 @@ struct Decision {
 class Asking {
  public:
   Asking(const Digest& key, const Claim& claim) : key_(key), claim_(claim) {}
+  // Reads the challenge alone: kDone once it is there, and ours.
+  Progress listen(int fd);
   Progress step(int fd);
 
  private:

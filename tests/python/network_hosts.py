@@ -137,7 +137,9 @@ class NetworkHosts:
 
     def add_interface(self, host: int, name: str, *addresses: str) -> None:
         """One that leads nowhere; addresses with their prefix ("172.17.0.1/16")."""
-        self.run(host, "ip", "link", "add", name, "type", "dummy")
+        other = f"{name}-end"
+        self.run(host, "ip", "link", "add", name, "type", "veth", "peer", "name", other)
+        self.run(host, "ip", "link", "set", other, "up")
         for address in addresses:
             self.run(host, "ip", "address", "add", address, "dev", name, *_nodad(address))
         self.run(host, "ip", "link", "set", name, "up")
