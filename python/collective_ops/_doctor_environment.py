@@ -22,7 +22,7 @@ CHOICES = {
     "COLLECTIVE_OPS_PATH": ("auto", "staged", "direct", "read"),
     "COLLECTIVE_OPS_ALGORITHM": tuple(
         "auto direct one_shot two_shot staged read ring tree recursive_doubling halving_doubling nhr"
-        " double_tree bruck pairwise linear arrival".split()
+        " double_tree bruck pairwise linear arrival push".split()
     ),
 }
 # What counts between hosts alone.

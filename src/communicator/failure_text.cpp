@@ -155,13 +155,15 @@ Status differed_earlier(const Members& members, int us, int them, uint32_t numbe
   if (number == 1) {
     return {ErrorCode::kMismatch,
             fmt::format("ranks {} and {} were started with different COLLECTIVE_OPS_PATH, "
-                        "COLLECTIVE_OPS_ALGORITHM, HCCL_ALGO, "
-                        "NCCL_ALGO or HCCL_DETERMINISTIC; set them alike on all ranks, or nowhere",
+                        "COLLECTIVE_OPS_ALGORITHM, COLLECTIVE_OPS_TUNING_TABLE, COLLECTIVE_OPS_TUNER_PLUGIN, "
+                        "HCCL_ALGO, NCCL_ALGO or HCCL_DETERMINISTIC; set them alike on all ranks, or "
+                        "nowhere. (A plug-in has to choose alike on all of them.)",
                         us, them)};
   }
   return {ErrorCode::kMismatch,
           fmt::format("ranks {} and {} made different calls some time before call #{} of {}. "
-                      "Every rank must make the same calls in the same order",
+                      "Every rank must make the same calls in the same order, and a tuner of one's own "
+                      "(COLLECTIVE_OPS_TUNER_PLUGIN) choose alike on all ranks",
                       us, them, number, members.text())};
 }
 

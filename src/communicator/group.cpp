@@ -78,6 +78,7 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
                                         refused.message(), members().text())};
   }
   const PreparedCall* prepared = *found;
+  history_ ^= prepared->choice;
   if (trace_.on()) trace_.begin(issued_ns, waiter_);
   const PreparedProgram* used = nullptr;
   bool done = find_memory(*prepared, call);

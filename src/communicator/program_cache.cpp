@@ -1,6 +1,7 @@
 #include "communicator/program_cache.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,12 @@ constexpr size_t kMostPrograms = 1024;
 bool can_be_partial(const Call& call) {
   if (!reduces(call.collective)) return true;
   return call.op != ReduceOp::kPreMulSum && !(call.op == ReduceOp::kAvg && call.type <= DataType::kUInt64);
+}
+
+uint32_t fingerprint(const PlanNames& names) {
+  const size_t hash = std::hash<std::string>()(
+      fmt::format("{} {} {} {} {}", names.eager, names.push, names.direct, names.read, names.staged));
+  return static_cast<uint32_t>(hash) | 1;
 }
 
 // What reports say of a program, summed over its data statements.
@@ -117,7 +124,11 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
   const size_t own = longest * size_of(call.type);
 
   const ChosenCall chosen{without_counts(call.collective), own, size_of(call.type), world_size_};
-  PlanNames names = choose(chosen, forced_);
+  // With counts that ranks exchange it is too late to compare what a plug-in chose.
+  Forced forced = forced_;
+  if (exchanges_counts(call.collective)) forced.plugin = nullptr;
+  PlanNames names = choose(chosen, forced);
+  if (forced.plugin != nullptr) prepared.choice = fingerprint(names);
   const Plan* staged_plan = find_plan(without_counts(call.collective), names.staged);
   if (staged_plan != nullptr && !staged_plan->rank_ordered && !can_be_partial(call)) {
     names = choose(chosen, {});
@@ -135,9 +146,9 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
   auto staged = lower_named(call, counts, names.staged);
   if (!staged.ok()) return staged.status();
   prepared.staged = std::move(*staged);
-  for (const auto& [name, program] : {std::pair(names.push, &prepared.push),
-                                      std::pair(names.direct, &prepared.direct),
-                                      std::pair(names.read, &prepared.read)}) {
+  for (const auto& [name, program] :
+       {std::pair(names.push, &prepared.push), std::pair(names.direct, &prepared.direct),
+        std::pair(names.read, &prepared.read)}) {
     if (name.empty()) continue;
     auto lowered = lower_named(call, counts, name);
     if (!lowered.ok()) return lowered.status();

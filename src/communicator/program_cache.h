@@ -33,6 +33,8 @@ struct PreparedCall {
   uint64_t payload_bytes = 0;    // of this rank
   // Nothing below is there yet: bind() finds it once the ranks know each other's counts.
   bool needs_counts = false;
+  // Of the plans that a plug-in chose; 0: none. Ranks compare it, since it may choose otherwise on another one.
+  uint32_t choice = 0;
   std::optional<PreparedProgram> eager;   // synchronised by arrival alone
   std::optional<PreparedProgram> staged;  // any memory
   std::optional<PreparedProgram> push;    // outputs that peers reach

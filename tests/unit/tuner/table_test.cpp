@@ -214,5 +214,26 @@ TEST_F(Choosing, CallsByATableAreRight) {
   }
 }
 
+// A plug-in that answers differently on another rank is found before anything moves.
+TEST_F(Choosing, RanksWhosePluginsDisagreeAreTold) {
+  // It gives each thread, and so each rank, another answer.
+  setenv("COLLECTIVE_OPS_TUNER_PLUGIN", FICKLE_PLUGIN, 1);
+  auto comms = Communicator::create_for_threads(2);
+  ASSERT_TRUE(comms.ok()) << comms.status().message();
+  std::vector<std::thread> threads;
+  std::vector<std::string> results(2);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<float> data(100, 1.0F);
+      const Status status = (*comms)[rank]->all_reduce(data.data(), data.data(), data.size(),
+                                                       DataType::kFloat32, ReduceOp::kSum);
+      results[rank] = std::string(status.message());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(results, testing::Contains(HasSubstr("COLLECTIVE_OPS_TUNER_PLUGIN")));
+  for (const std::string& one : results) EXPECT_NE(one, "");
+}
+
 }  // namespace
 }  // namespace collective_ops
