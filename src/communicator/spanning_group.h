@@ -77,6 +77,14 @@ class SpanningGroup final : public GroupEnd {
     const std::byte* sum;
   };
 
+  // A part of a long vector, which hosts sum up while another one travels (spanning_all_reduce.cpp).
+  struct Piece {
+    size_t begin = 0;            // element of the vector
+    size_t slice = 0;            // where the slice begins that this rank drives
+    std::vector<size_t> counts;  // of the slices of this host's ranks
+    std::vector<Block> parts;    // of the slice, by the host that adds them up
+  };
+
   // spanning_group.cpp: a call's beginning and end, and what it is made of.
   void begin(const Call& call);
   Status make(const Call& call);
@@ -100,8 +108,21 @@ class SpanningGroup final : public GroupEnd {
   Status reduce_scatter_in_columns(const Call& call, const Regions& regions, const std::byte* from);
   Status sum_of_hosts(const Call& call, std::span<const Block> parts, const std::byte* partial, int driven,
                       std::byte* to);
+  Status send_parts(const Call& call, std::span<const Block> parts, const std::byte* partial,
+                    std::span<const int> ranks);
+  Status add_parts(const Call& call, std::span<const Block> parts, const std::byte* partial,
+                   std::span<const int> ranks, std::byte* to);
+  static bool divides_first(const Call& call);
+  static ReduceOp op_here(const Call& call);
   bool sums_here(const Call& call) const;
   void divide(const Call& call, void* data, size_t count) const;
+
+  // spanning_all_reduce.cpp
+  bool goes_in_pieces(const Call& call) const;
+  Status all_reduce_in_pieces(const Call& call);
+  Piece piece_of(const Call& call, size_t begin, size_t count) const;
+  Status sum_piece_here(const Call& call, const Piece& piece);
+  Status share_piece_here(const Call& call, const Piece& piece);
 
   // spanning_ordered.cpp
   bool is_ordered(const Call& call) const;
@@ -118,6 +139,10 @@ class SpanningGroup final : public GroupEnd {
   Status gather_short(const Call& call, const Regions& regions, std::byte* base);
   Status gather_in_columns(const Call& call, const Regions& regions, std::byte* base);
   Status hand_round(const Call& call, std::span<const Block> blocks, std::byte* base, int driven);
+  Status send_round(const Call& call, std::span<const Block> blocks, const std::byte* base,
+                    std::span<const int> ranks);
+  Status receive_round(const Call& call, std::span<const Block> blocks, std::byte* base,
+                       std::span<const int> ranks);
   Status gather(const Call& call);
   Status scatter(const Call& call);
   Status all_to_all(const Call& call);

@@ -140,20 +140,34 @@ Status SpanningGroup::gather_short(const Call& call, const Regions& regions, std
 // Each rank of a column gives the others its host's block, and gets theirs.
 Status SpanningGroup::hand_round(const Call& call, std::span<const Block> blocks, std::byte* base,
                                  int driven) {
-  const size_t element = size_of(call.type);
   const std::vector<int> ranks = column(driven);
-  const auto own = static_cast<size_t>(hosts_.own), hosts = ranks.size();
+  Status status = send_round(call, blocks, base, ranks);
+  if (status.ok()) status = receive_round(call, blocks, base, ranks);
+  return !status.ok() || links_.flush() ? status : links_.status();
+}
+
+Status SpanningGroup::send_round(const Call& call, std::span<const Block> blocks, const std::byte* base,
+                                 std::span<const int> ranks) {
+  const size_t element = size_of(call.type), hosts = ranks.size();
+  const auto own = static_cast<size_t>(hosts_.own);
   for (size_t k = 1; k < hosts; ++k) {
     const int peer = ranks[(own + k) % hosts];
     if (!links_.send(peer, base + blocks[own].begin * element, blocks[own].count * element))
       return links_.status();
   }
+  return {};
+}
+
+Status SpanningGroup::receive_round(const Call& call, std::span<const Block> blocks, std::byte* base,
+                                    std::span<const int> ranks) {
+  const size_t element = size_of(call.type), hosts = ranks.size();
+  const auto own = static_cast<size_t>(hosts_.own);
   for (size_t k = 1; k < hosts; ++k) {
     const size_t host = (own + hosts - k) % hosts;
     if (!links_.receive(ranks[host], base + blocks[host].begin * element, blocks[host].count * element))
       return links_.status();
   }
-  return links_.flush() ? Status() : links_.status();
+  return {};
 }
 
 Status SpanningGroup::gather_in_columns(const Call& call, const Regions& regions, std::byte* base) {

@@ -19,17 +19,19 @@ constexpr size_t kShortBytes = 64 << 10;
 constexpr size_t kPieceBytes = 4 << 20;
 constexpr size_t kLineBytes = 64;
 
-// A sum in float16 may overflow where the average does not.
-bool divides_first(const Call& call) { return call.op == ReduceOp::kAvg && call.type == DataType::kFloat16; }
-
-// Inside a host.
-ReduceOp op_here(const Call& call) {
-  return call.op == ReduceOp::kAvg && !divides_first(call) ? ReduceOp::kSum : call.op;
-}
-
 size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
+
+// A sum in float16 may overflow where the average does not.
+bool SpanningGroup::divides_first(const Call& call) {
+  return call.op == ReduceOp::kAvg && call.type == DataType::kFloat16;
+}
+
+// Inside a host.
+ReduceOp SpanningGroup::op_here(const Call& call) {
+  return call.op == ReduceOp::kAvg && !divides_first(call) ? ReduceOp::kSum : call.op;
+}
 
 // Whether what goes between hosts is more than this rank's own input.
 bool SpanningGroup::sums_here(const Call& call) const {
@@ -46,7 +48,9 @@ void SpanningGroup::divide(const Call& call, void* data, size_t count) const {
 
 Status SpanningGroup::all_reduce(const Call& call) {
   const size_t element = size_of(call.type);
-  if (call.count * element > kShortBytes && hosts_.columns > 1) return all_reduce_in_slices(call);
+  const bool is_long = call.count * element > kShortBytes;
+  if (is_long && goes_in_pieces(call)) return all_reduce_in_pieces(call);
+  if (is_long && hosts_.columns > 1) return all_reduce_in_slices(call);
   const void* from = call.send;
   if (sums_here(call)) {
     Call part = call;
@@ -155,16 +159,30 @@ Status SpanningGroup::reduce(const Call& call) {
 // `parts` says; `to` gets the sum of this host's.
 Status SpanningGroup::sum_of_hosts(const Call& call, std::span<const Block> parts, const std::byte* partial,
                                    int driven, std::byte* to) {
-  const size_t element = size_of(call.type);
   const std::vector<int> ranks = column(driven);
-  const auto own = static_cast<size_t>(hosts_.own), hosts = ranks.size();
-  const size_t count = parts[own].count, stride = rounded_up(count * element, kLineBytes);
-  std::byte* received = received_.get(stride * hosts);
+  Status status = send_parts(call, parts, partial, ranks);
+  if (status.ok()) status = add_parts(call, parts, partial, ranks, to);
+  // What was sent may be overwritten from now on.
+  return !status.ok() || links_.flush() ? status : links_.status();
+}
+
+Status SpanningGroup::send_parts(const Call& call, std::span<const Block> parts, const std::byte* partial,
+                                 std::span<const int> ranks) {
+  const size_t element = size_of(call.type), hosts = ranks.size();
   for (size_t k = 1; k < hosts; ++k) {
-    const size_t host = (own + k) % hosts;
+    const size_t host = (static_cast<size_t>(hosts_.own) + k) % hosts;
     if (!links_.send(ranks[host], partial + parts[host].begin * element, parts[host].count * element))
       return links_.status();
   }
+  return {};
+}
+
+Status SpanningGroup::add_parts(const Call& call, std::span<const Block> parts, const std::byte* partial,
+                                std::span<const int> ranks, std::byte* to) {
+  const size_t element = size_of(call.type);
+  const auto own = static_cast<size_t>(hosts_.own), hosts = ranks.size();
+  const size_t count = parts[own].count, stride = rounded_up(count * element, kLineBytes);
+  std::byte* received = received_.get(std::max(stride * hosts, kLineBytes));
   std::vector<const void*> sources(hosts);
   sources[own] = partial + parts[own].begin * element;
   for (size_t k = 1; k < hosts; ++k) {
@@ -172,15 +190,13 @@ Status SpanningGroup::sum_of_hosts(const Call& call, std::span<const Block> part
     if (!links_.receive(ranks[host], received + host * stride, count * element)) return links_.status();
     sources[host] = received + host * stride;
   }
-  if (!links_.flush()) return links_.status();
+  if (count == 0) return {};
   const bool divides = call.op == ReduceOp::kAvg && !divides_first(call);
-  const ReduceOp op = divides                                                        ? ReduceOp::kAvg
-                      : call.op == ReduceOp::kPreMulSum || call.op == ReduceOp::kAvg ? ReduceOp::kSum
-                                                                                     : call.op;
+  const bool sums = call.op == ReduceOp::kPreMulSum || call.op == ReduceOp::kAvg;
+  const ReduceOp op = divides ? ReduceOp::kAvg : sums ? ReduceOp::kSum : call.op;
   void* destination = to;
-  if (count > 0)
-    reduce_kernel(call.type, op)(
-        {.destinations = {&destination, 1}, .sources = sources, .count = count, .divisor = world_size()});
+  reduce_kernel(call.type, op)(
+      {.destinations = {&destination, 1}, .sources = sources, .count = count, .divisor = world_size()});
   return {};
 }
 
