@@ -6,12 +6,27 @@
 
 namespace collective_ops::pytorch {
 
-std::vector<std::vector<size_t>> by_type(const std::vector<at::Tensor>& tensors, const char* call) {
+namespace {
+
+// From here on a copy into the pack and one out of it take longer than another meeting of the ranks.
+constexpr size_t kTravelsAlone = size_t{256} << 10;  // bytes
+
+}  // namespace
+
+std::vector<std::vector<size_t>> calls_for(const std::vector<at::Tensor>& tensors, int parts,
+                                           const char* call) {
   std::vector<std::vector<size_t>> groups;
+  const auto alone = [&](size_t index) {
+    return tensors[index].nbytes() * static_cast<size_t>(parts) >= kTravelsAlone;
+  };
   for (size_t i = 0; i < tensors.size(); ++i) {
     check_dense(tensors[i], call);
+    if (alone(i)) {
+      groups.push_back({i});
+      continue;
+    }
     const auto same = [&](const std::vector<size_t>& group) {
-      return tensors[group[0]].scalar_type() == tensors[i].scalar_type();
+      return !alone(group[0]) && tensors[group[0]].scalar_type() == tensors[i].scalar_type();
     };
     auto group = std::find_if(groups.begin(), groups.end(), same);
     if (group == groups.end()) group = groups.insert(group, std::vector<size_t>());

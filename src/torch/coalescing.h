@@ -1,4 +1,5 @@
-// Several tensors in one call: those of one element type, packed one behind the other.
+// Several tensors in one call: small ones of one element type are packed one behind the other, so that ranks
+// meet once; large ones travel by themselves, since copying them would take longer than meeting.
 #pragma once
 
 #include <vector>
@@ -7,9 +8,11 @@
 
 namespace collective_ops::pytorch {
 
-// The indices of the tensors of each element type, in the order of first appearance. ValueError for a tensor
-// that is not dense and on the CPU.
-std::vector<std::vector<size_t>> by_type(const std::vector<at::Tensor>& tensors, const char* call);
+// The indices of the tensors that go together, in the order of first appearance; equal on ranks whose tensors
+// have equal sizes. `parts`: how many times its bytes a tensor's call moves. ValueError for a tensor that is
+// not dense and on the CPU.
+std::vector<std::vector<size_t>> calls_for(const std::vector<at::Tensor>& tensors, int parts,
+                                           const char* call);
 
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& indices);
 

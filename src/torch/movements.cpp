@@ -145,7 +145,7 @@ WorkPtr ProcessGroupCollectiveOps::allgather_coalesced(std::vector<TensorList>& 
     }
   }
   std::vector<Task> tasks;
-  for (const auto& indices : by_type(inputs, "all_gather_coalesced")) {
+  for (const auto& indices : calls_for(inputs, size_, "all_gather_coalesced")) {
     Task task = task_of(kAllGatherCoalesced, options, Collective::kAllGather);
     task.inputs = select(inputs, indices);
     for (const TensorList& list : outputs) {
@@ -170,7 +170,7 @@ WorkPtr ProcessGroupCollectiveOps::allgather_into_tensor_coalesced(TensorList& o
   check_pairs(outputs, inputs, size_, kCall);
   // A result that is not contiguous cannot be cut into views of its ranks' parts, so it travels alone.
   std::vector<std::vector<size_t>> groups;
-  for (const auto& indices : by_type(inputs, kCall)) {
+  for (const auto& indices : calls_for(inputs, size_, kCall)) {
     std::vector<size_t> together;
     for (const size_t index : indices) {
       if (outputs[index].is_contiguous()) {

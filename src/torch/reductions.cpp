@@ -56,7 +56,7 @@ WorkPtr ProcessGroupCollectiveOps::allreduce_coalesced(TensorList& tensors,
   TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce: requires non-empty tensor list");
   const Reduction reduction = reduction_of(options.reduceOp, "all_reduce");
   std::vector<Task> tasks;
-  for (const auto& indices : by_type(tensors, "all_reduce")) {
+  for (const auto& indices : calls_for(tensors, 1, "all_reduce")) {
     Task task = task_of(kAllReduceCoalesced, options);
     task.inputs = select(tensors, indices);
     describe(task, Collective::kAllReduce, task.inputs[0], reduction, elements_of(task.inputs));
@@ -135,7 +135,7 @@ WorkPtr ProcessGroupCollectiveOps::reduce_scatter_tensor_coalesced(
   check_pairs(inputs, outputs, size_, "reduce_scatter_tensor_coalesced");
   const Reduction reduction = reduction_of(options.reduceOp, "reduce_scatter_tensor_coalesced");
   std::vector<Task> tasks;
-  for (const auto& indices : by_type(outputs, "reduce_scatter_tensor_coalesced")) {
+  for (const auto& indices : calls_for(outputs, size_, "reduce_scatter_tensor_coalesced")) {
     Task task = task_of(kReduceScatterCoalesced, options);
     task.inputs = select(inputs, indices);
     const TensorList parts = select(outputs, indices);

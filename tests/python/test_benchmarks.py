@@ -492,3 +492,20 @@ def test_a_choice_is_right_within_ten_percent_or_the_noise() -> None:
 
 def test_rounds_give_their_lower_quartile() -> None:
     assert timed("a", [9.0, 1.0, 3.0, 2.0, 50.0]).time == 2.0
+
+
+@needs_torch
+def test_steps_of_programs_are_measured_on_both_backends(tmp_path: Path) -> None:
+    pytest.importorskip("collective_ops_torch._native")
+    written = tmp_path / "out.json"
+    done = run_program(
+        "torch_steps.py", "--scenarios", "groups,fsdp", "--rounds", "1", "--json", str(written)
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(written.read_text())
+    assert [row["variant"] for row in rows] == ["ours", "gloo", "ours", "ours, shared", "gloo"]
+    assert all(row["ms"] > 0 and row["cpu_ms"] > 0 for row in rows)
+    memory = {row["variant"]: row["mib"] for row in rows if "mib" in row}
+    assert memory["ours, shared"] < memory["ours"]
+    unknown = run_program("torch_steps.py", "--scenarios", "games")
+    assert unknown.returncode == 2 and "games" in unknown.stderr

@@ -202,18 +202,27 @@ def test_movements(rank_pool: RankPool, ranks: int) -> None:
     assert min(done for _, done in results) > 300
 
 
+def backend_counters() -> dict[str, int]:
+    return dist.group.WORLD._get_backend(torch.device("cpu")).counters()
+
+
 def coalesced() -> list[str]:
     checks = Checks()
     n, me = world_size(), rank()
-    mixed = [("float32", 8), ("int64", 12), ("float32", 4), ("bfloat16", 16)]
+    large = 70_000  # too large to be packed
+    mixed = [("float32", 8), ("int64", 12), ("float32", large), ("float32", 4), ("bfloat16", 16)]
     with process_group():
         for asynchronous in (False, True):
             tensors = [tensor(me, i, dtype, count=count) for i, (dtype, count) in enumerate(mixed)]
+            before = backend_counters()["calls"]
             with dist._coalescing_manager(async_ops=asynchronous) as manager:
                 for one in tensors:
                     dist.all_reduce(one)
             if asynchronous:
                 manager.wait()
+            calls = backend_counters()["calls"] - before
+            if calls != 4:
+                checks.wrong.append(f"{calls} calls; the two small of float32 go together")
             for i, (dtype, count) in enumerate(mixed):
                 checks.equal(f"all_reduce {i}", tensors[i], dtype, reduced(i, "sum", dtype, count))
 
