@@ -1,5 +1,5 @@
 // How the ranks of a process group become ranks of one communicator: over c10d's store, which tells them a
-// fresh job; then as everywhere.
+// fresh job and, where they are on several hosts, where rank 0 is; then as everywhere.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace collective_ops::pytorch {
 
-// Raises where ranks are missing or on another host. `timeout` 0: waits for ever.
+// Raises where ranks are missing, or on several hosts without a secret. `timeout` 0: waits for ever.
 std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group,
                                    int rank, int size, std::chrono::milliseconds timeout);
 
