@@ -30,6 +30,7 @@ SIZES = [2**power for power in range(6, 28)]  # where crossovers are looked for:
 TABLE_SIZES = [2**power for power in (6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24)]
 # What HCCL_ALGO and NCCL_ALGO can name.
 OF_VARIABLES = ("ring", "tree", "halving_doubling", "nhr", "bruck", "pairwise")
+LONGEST_CURVE = 2**30  # bytes times ranks
 EXAMPLES = """\
 examples:
   collective-ops tune                     the machine's numbers: measured once, then kept
@@ -193,9 +194,14 @@ def _native(*words: object) -> Any:
         raise FileNotFoundError(
             f"{PROGRAM} is not there; build it with `make build`, or install the package again"
         )
-    done = subprocess.run(
-        [str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=600, check=False
-    )
+    try:
+        done = subprocess.run(
+            [str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=600, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(
+            f"`{words[0]}` took longer than ten minutes; ask for fewer ranks or bytes"
+        ) from error
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip() or f"{PROGRAM} ended with {done.returncode}")
     return json.loads(done.stdout)
@@ -265,7 +271,9 @@ def explain(
     hosts: int = 1,
     link: dict[str, float] = LINK,
 ) -> Explanation:
-    sizes = [0] if collective == "barrier" else [size, *SIZES]
+    # Large sizes are played chunk by chunk and rank by rank, so of many ranks the curves end earlier.
+    curve = [one for one in SIZES if one * ranks * max(1, ranks // 64) <= LONGEST_CURVE]
+    sizes = [0] if collective == "barrier" else [size, *curve]
     first, *curves = _priced(machine, collective, type_name, ranks, shared, hosts, link, sizes)
     return Explanation(collective, type_name, ranks, shared, hosts, size, first["candidates"], curves, {})
 

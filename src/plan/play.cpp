@@ -73,7 +73,8 @@ class Player {
     std::vector<int> ranks;
     size_t current = 0;  // of them, which runs
     double now = 0;
-    bool idle = false;  // all of its ranks wait
+    bool idle = false;         // all of its ranks wait,
+    uint64_t seen_events = 0;  // and did so after that many events
     double busy_ns = 0, memory_ns = 0;
   };
   struct Message {
@@ -166,6 +167,8 @@ class Player {
 
   // An idle core goes on when what one of its ranks waits for has happened.
   void wake(Core& core) {
+    if (core.seen_events == events_) return;
+    core.seen_events = events_;
     double earliest = kNever;
     size_t first = 0;
     for (size_t i = 0; i < core.ranks.size(); ++i) {
@@ -264,6 +267,7 @@ class Player {
       return change_to(core, turn);
     }
     core.idle = true;
+    core.seen_events = 0;
     wake(core);
   }
 
@@ -271,6 +275,7 @@ class Player {
     double& when =
         arrivals_[static_cast<size_t>(ranks_[static_cast<size_t>(rank)].call)][static_cast<size_t>(rank)];
     if (when == kNever) when = core.now;
+    ++events_;
   }
 
   void look(Core& core, int peer, int rank) {
@@ -298,6 +303,7 @@ class Player {
         look(core, one.peer, rank);
         break;
       case Kind::kSignal:
+        ++events_;
         signals_[static_cast<size_t>(state.call)][static_cast<size_t>(rank)].raised.emplace_back(
             one.step + uint64_t{state.iteration} * one.step_stride, core.now);
         break;
@@ -422,6 +428,7 @@ class Player {
       sent = in;
       if (ranks_[static_cast<size_t>(rank)].call >= warm_) carried_ns_[topology_.host_of(rank)] += took;
     }
+    ++events_;
     messages_[{rank, peer}].push_back({bytes, sent});
   }
 
@@ -446,6 +453,7 @@ class Player {
   const Geometry geometry_;
   Footprint footprint_;
   int warm_ = 0, calls_ = 0;
+  uint64_t events_ = 1;  // arrivals, signals and messages: what a rank may wait for
   std::array<std::vector<Window>, 3> spaces_;
   std::vector<Core> cores_;
   std::vector<Rank> ranks_;
