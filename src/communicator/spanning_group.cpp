@@ -18,6 +18,7 @@ namespace {
 // Who waits for a rank that itself waits for the one that is late gives that one so much longer to say so.
 constexpr int64_t kLeastGraceNs = 100'000'000;
 constexpr int64_t kMostGraceNs = 2'000'000'000;
+constexpr int64_t kReasonNs = 100'000'000;
 
 }  // namespace
 
@@ -38,7 +39,7 @@ SpanningGroup::SpanningGroup(std::unique_ptr<Group> local, const SpanningSetting
            std::hash<std::string>()(local_->forced().text())} {
   // Whoever waits for a rank of this host also answers those of others, and hears of their death.
   local_->set_interrupt_check([this]() -> Status {
-    if (Status status = connector_->look(); !status.ok()) return status;
+    if (Status status = look_at_job(); !status.ok()) return status;
     return check_interrupt();
   });
 }
@@ -133,6 +134,17 @@ Status SpanningGroup::fail(const Status& reason) {
   return first;
 }
 
+// A rank that ends because another one has failed says so before it ends, but over another connection: that
+// text names the first cause, so it gets a moment to come.
+Status SpanningGroup::look_at_job() {
+  Status status = connector_->look();
+  if (status.ok()) return status;
+  const int64_t now = monotonic_ns();
+  int64_t heard = 0;
+  if (heard_ns_.compare_exchange_strong(heard, now)) heard = now;
+  return now - heard < kReasonNs ? Status() : status;
+}
+
 Status SpanningGroup::healthy() {
   if (Status broken = local_->failure(); !broken.ok()) return broken;
   if (Status status = check_interrupt(); !status.ok()) {
@@ -140,7 +152,7 @@ Status SpanningGroup::healthy() {
                                        place_of(own_, members()), status.message())};
   }
   std::string lost;
-  if (Status status = connector_->look(); !status.ok()) lost = status.message();
+  if (Status status = look_at_job(); !status.ok()) lost = status.message();
   if (lost.empty()) lost = local_->find_lost();
   return lost.empty() ? Status() : peer_lost(members(), index(), own_, lost);
 }

@@ -8,6 +8,7 @@
 // named in errors, as the call that they are part of; every message between hosts says what it is part of.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -91,6 +92,7 @@ class SpanningGroup final : public GroupEnd {
   Status refuse(const Call& call, const Status& refused);
   Status fail(const Status& reason);
   Status healthy();
+  Status look_at_job();
   int64_t limit_ns(int graces) const;
   Status local(Call part);
   Status across(const Call& call, Collective collective, const void* send, void* recv, size_t count,
@@ -168,7 +170,8 @@ class SpanningGroup final : public GroupEnd {
   HostLinks links_;
   Across across_;
 
-  uint32_t number_ = 0;  // of the call that runs
+  std::atomic<int64_t> heard_ns_{0};  // when a failure of the job was first heard of
+  uint32_t number_ = 0;               // of the call that runs
   shm::Signature own_;
   uint32_t history_ = 0;
   int64_t begun_ns_ = 0;

@@ -157,3 +157,28 @@ def test_without_a_secret_hosts_are_refused() -> None:
     ends = run("", ranks=1, env=environment)
     assert all(end.exit_code != 0 for end in ends)
     assert any("secret" in end.output for end in ends)
+
+
+def test_a_model_trains_over_hosts() -> None:
+    program = """
+    import torch
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    for parameter in model.parameters():
+        ops.broadcast(parameter.detach())
+    bucket = ops.GradientBucket(bucket_size_mb=1, reduce_op="avg", parameters=model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(256, 8)  # each rank its own
+    losses = []
+    for step in range(40):
+        bucket.zero_grad()
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        bucket.allreduce()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 4, losses
+    print(sum(parameter.double().sum().item() for parameter in model.parameters()))
+    """.replace("\n    ", "\n")
+    found = outputs(run(program, env={"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}))
+    assert len(set(found)) == 1, found
