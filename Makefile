@@ -15,7 +15,7 @@ CTEST := ctest --output-on-failure --no-tests=ignore -j $(JOBS)
 # pytest leaves with 5 where nothing was selected; that alone is no failure.
 PYTEST := $(PYTHON) -m pytest -q
 
-.PHONY: help setup build module demo test test-all test-asan test-tsan test-jax test-mindspore bench bench-peers format check wheel clean
+.PHONY: help setup build module demo test test-all test-asan test-tsan test-jax test-mindspore test-msprof bench bench-peers format check wheel clean
 
 help:  ## print the targets
 	@echo "collective-ops: make TARGET"
@@ -65,6 +65,10 @@ test-jax: build  ## run the tests with JAX (build/jax)
 test-mindspore: build  ## run the tests with MindSpore 2.10 (build/mindspore)
 	@scripts/optional_environment build/mindspore mindspore==2.10.0 'numpy<2'
 	@PYTHONPATH=python build/mindspore/bin/python -m pytest -q $(PYTEST_ARGS) tests/python/test_mindspore.py
+
+test-msprof: build  ## run msprof-analyze over profiles that we make (build/msprof)
+	@scripts/optional_environment build/msprof msprof-analyze==26.2.0
+	@$(PYTEST) $(PYTEST_ARGS) tests/python/test_profiler_ranks.py -k existing_tool
 
 bench: build  ## run the benchmarks beside their peers (only some with BENCH=allreduce)
 	@scripts/bench $(BENCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from collective_ops import cli
-from collective_ops.profiler import ProfileConfig, intervals, kineto, outputs, runs
+from collective_ops.profiler import ProfileConfig, intervals, kineto, outputs, profile, runs
 from collective_ops.profiler.communication import microseconds
 from collective_ops.profiler.model import Group, group_hash
 
@@ -245,6 +246,28 @@ def test_threads_with_large_numbers_stay_apart(tmp_path: Path) -> None:
     assert {operator.tid for operator in step.operators} == {big, big + 2**32, 0}
     assert all(operator.parent == -1 for operator in step.operators) and step.damaged == 1
     assert step.operators[0].start == 1_796_073_422_000_010_001
+
+
+def test_odd_names_stay_whole_and_the_trace_valid(tmp_path: Path, alone: None) -> None:
+    """Quotes and warnings while it records; a name with bare control characters in the raw data."""
+    odd = 'say "hi" \\ 日志'
+    config = ProfileConfig(
+        enable_profiling=True, profiling_dir=str(tmp_path), step_start=0, step_end=1, with_cpu=True
+    )
+    with profile(config) as profiler:
+        with torch.profiler.record_function(odd):
+            torch.ones(4).sum()
+        logging.getLogger("any").warning('a "quoted" warning')
+        profiler.step()
+    assert profiler.recorded == [0] and profiler.failure == ""
+    assert {"aten::sum", "aten::ones"} <= {name for _, name, *_ in spans(profiler.directory)}
+    path = made_up_trace(tmp_path / "t.json", [])
+    bare = (
+        '{"ph": "X", "cat": "cpu_op", "name": "a\tb\nc", "pid": 1, "tid": 1, "ts": 1, "dur": 5}, {"ph": "X"'
+    )
+    path.write_text(path.read_text().replace('{"ph": "X"', bare, 1))
+    (operator,) = kineto.read_step(path, 4, Group("", ""), False).operators
+    assert operator.name == "a\tb\nc"
 
 
 def test_a_trace_without_its_mark_is_told(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from made_up_profiles import rows_of  # noqa: E402
 from profiled_runs import ns, output, parts_by_sweep, record, record_delayed, spans, table  # noqa: E402
 from rank_pool import RankPool  # noqa: E402
 
-MSPROF = Path(__file__).resolve().parents[2] / "build" / "msprof" / "venv" / "bin" / "msprof-analyze"
+MSPROF = Path(__file__).resolve().parents[2] / "build" / "msprof" / "bin" / "msprof-analyze"
 EXAMPLE = (
     "--profile-step-start 10 --profile-step-end 15 --profile-level level2 --profile-ranks 0,1 "
     "--profile-with-cpu --profile-with-memory"
@@ -114,7 +114,7 @@ def test_our_analysis_finds_the_same_sums(example: Path, directories: list[Path]
                 assert times(ranks[str(rank)]) == pytest.approx(times(collectives(directory, 12)[name]))
 
 
-@pytest.mark.skipif(not MSPROF.exists(), reason="msprof-analyze is not installed under build/msprof")
+@pytest.mark.skipif(not MSPROF.exists(), reason="no msprof-analyze in build/msprof: make test-msprof")
 def test_the_existing_tool_runs_over_them(example: Path, directories: list[Path], tmp_path: Path) -> None:
     command = [str(MSPROF), "cluster", "-m", "all", "-d", str(example), "-o", str(tmp_path), "--force"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -45,7 +45,7 @@ def read_step(path: Path, number: int, group: Group, recorded: bool) -> Step:
     Raises ValueError: no such file, or its text is no trace with this step's mark.
     """
     try:
-        trace = json.loads(path.read_bytes(), parse_float=str)
+        trace = json.loads(path.read_bytes(), parse_float=str, strict=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: the trace of step {number} cannot be read: {error}") from None
     base = int(trace.get("baseTimeNanoseconds", 0))
