@@ -14,7 +14,7 @@ Plan all_reduce_one_shot() {
       copy(whole(Space::kScratch), whole(Space::kInput)),
       arrive(),
       await_others(),
-      reduce({whole(Space::kOutput)}, {whole(Space::kScratch, kEachRank)}),
+      reduce({whole(Space::kOutput)}, {own_from_input(whole(Space::kScratch, kEachRank))}),
   })};
   return plan;
 }

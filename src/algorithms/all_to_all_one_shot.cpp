@@ -18,7 +18,8 @@ Plan all_to_all_one_shot() {
       copy(whole(Space::kScratch), whole(Space::kInput)),
       arrive(),
       await_others(),
-      copy(block(Space::kOutput, kMyself, kEachRank), block(Space::kScratch, kEachRank, kMyself), Each::kAll),
+      copy(block(Space::kOutput, kMyself, kEachRank),
+           own_from_input(block(Space::kScratch, kEachRank, kMyself)), Each::kAll),
   })};
   return plan;
 }

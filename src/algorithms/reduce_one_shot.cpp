@@ -1,5 +1,5 @@
-// For small vectors: everyone publishes its vector with its arrival; the root reduces them, and nobody waits
-// but the root. (3n + 1)S bytes.
+// For small vectors: the others publish their vectors with their arrival; the root reduces them, and nobody
+// waits but the root. (3n - 1)S bytes.
 #include "algorithms/algorithms.h"
 #include "algorithms/statements.h"
 
@@ -11,10 +11,10 @@ Plan reduce_one_shot() {
   Plan plan{.name = "one_shot", .collective = Collective::kReduce, .eager = true, .output_at_root = true};
   plan.scratch = {{.name = "input", .piece = ScratchRegion::Piece::kExtent}};
   plan.loops = {once({
-      copy(whole(Space::kScratch), whole(Space::kInput)),
+      on_others(copy(whole(Space::kScratch), whole(Space::kInput))),
       arrive(),
       on_root(await_others()),
-      on_root(reduce({whole(Space::kOutput)}, {whole(Space::kScratch, kEachRank)})),
+      on_root(reduce({whole(Space::kOutput)}, {own_from_input(whole(Space::kScratch, kEachRank))})),
   })};
   return plan;
 }

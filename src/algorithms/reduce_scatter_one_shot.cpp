@@ -18,7 +18,7 @@ Plan reduce_scatter_one_shot() {
       copy(whole(Space::kScratch), whole(Space::kInput)),
       arrive(),
       await_others(),
-      reduce({whole(Space::kOutput)}, {block(Space::kScratch, kEachRank, kMyself)}),
+      reduce({whole(Space::kOutput)}, {own_from_input(block(Space::kScratch, kEachRank, kMyself))}),
   })};
   return plan;
 }

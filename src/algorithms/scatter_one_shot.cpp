@@ -19,7 +19,7 @@ Plan scatter_one_shot() {
       on_root(copy(whole(Space::kScratch), whole(Space::kInput))),
       arrive(),
       await_root(),
-      copy(whole(Space::kOutput), block(Space::kScratch, kTheRoot, kMyself)),
+      copy(whole(Space::kOutput), own_from_input(block(Space::kScratch, kTheRoot, kMyself))),
   })};
   return plan;
 }

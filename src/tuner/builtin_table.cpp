@@ -10,7 +10,7 @@ constexpr std::string_view kText = R"(collective-ops tuning table 1
 # collective element ranks from shared private
 all_reduce * 2 0 one_shot one_shot
 all_reduce * 2 512 direct one_shot
-all_reduce * 2 46340 direct two_shot
+all_reduce * 2 92681 direct two_shot
 all_reduce * 4 0 one_shot one_shot
 all_reduce * 4 5792 direct one_shot
 all_reduce * 4 46340 direct two_shot

@@ -28,7 +28,7 @@ std::string_view read_plan(Collective collective) {
 }
 
 // Bounds below the memory there is: they have to hold for every rank, and slices are rounded up.
-constexpr StagingMemory kSurelyThere{.inline_bytes = 0, .eager_bytes = 32 << 10, .scratch_bytes = 1 << 20};
+constexpr StagingMemory kSurelyThere{.inline_bytes = 0, .eager_bytes = 64 << 10, .scratch_bytes = 1 << 20};
 
 bool is_possible(const ChosenCall& call, std::string_view name, bool strict) {
   const Plan* plan = name.empty() ? nullptr : find_plan(call.collective, name);

@@ -22,7 +22,7 @@ namespace collective_ops::shm {
 inline constexpr size_t kCacheLine = 64;
 inline constexpr int kEagerDepth = 16;            // calls whose lines and eager slots exist at once
 inline constexpr size_t kInlineBytes = 40;        // payload that fits in a line
-inline constexpr size_t kEagerBytes = 32 * 1024;  // payload of an eager slot
+inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of an eager slot
 // Slots lie at no power of two from each other: small payloads would share few sets of the caches.
 inline constexpr size_t kEagerStride = kEagerBytes + 2 * kCacheLine;
 inline constexpr size_t kScratchBytes = 2 << 20;  // staging memory of a rank

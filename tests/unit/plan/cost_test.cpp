@@ -45,7 +45,7 @@ TEST(Cost, BytesAreTheFormulas) {
     EXPECT_EQ(bytes(Collective::kReduceScatter, "direct"), (n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduceScatter, "one_shot"), (3 * n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduceScatter, "staged"), (3 * n - 1) * s) << n;
-    EXPECT_EQ(bytes(Collective::kReduce, "one_shot"), (3 * n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "one_shot"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "direct"), (n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "read"), (n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "staged"), (3 * n + 3) * s) << n;
