@@ -318,6 +318,27 @@ def test_a_rank_in_the_shell_is_noticed() -> None:
     assert "RANK" not in by_name(_doctor_environment.ranks({"RANK": "3", "LOCAL_WORLD_SIZE": "4"}))
 
 
+def test_what_counts_between_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in _doctor_environment.HOSTS:
+        monkeypatch.delenv(name, raising=False)
+
+    def found(**variables: str) -> dict[str, Finding]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return by_name(_doctor_environment.environment(os.environ))
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert found(LOCAL_WORLD_SIZE="4")["secret"].level == OK
+    assert found(LOCAL_WORLD_SIZE="2")["secret"].level == FAIL
+    assert found(COLLECTIVE_OPS_INSECURE="1")["secret"].level == WARN
+    given = found(COLLECTIVE_OPS_SECRET="not to be shown to anybody")
+    assert given["secret"].level == OK and not any("to be shown" in str(line) for line in given.values())
+    assert found(COLLECTIVE_OPS_SECRET="short")["secret"].level == FAIL
+    lost = found(HCCL_SOCKET_IFNAME="=nosuch0")["other hosts"]
+    assert lost.level == FAIL and "lo 127.0.0.1" in lost.value
+
+
 def test_the_document_lists_the_variables_that_are_read() -> None:
     text = (ROOT / "docs/tuning.md").read_text()
     listed = {}

@@ -424,3 +424,17 @@ def test_ranks_of_one_host_need_no_secret(tmp_path: Path) -> None:
     with NetworkHosts(1) as hosts:
         env = {"MASTER_ADDR": hosts.address(0), "LOCAL_WORLD_SIZE": "", "HOME": str(tmp_path)}
         joined(hosts.run_ranks(RANK, ranks_per_host=3, env=env))
+
+
+def test_the_example() -> None:
+    script = Path(__file__).parents[2] / "examples/two_hosts.sh"
+    done = subprocess.run(
+        [str(script)],
+        env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    lines = [f"rank {rank} of 4: [6.0, 10.0, 14.0, 18.0]" for rank in range(4)]
+    assert sorted(done.stdout.splitlines()) == lines
