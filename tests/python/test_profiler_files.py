@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from collective_ops.profiler import ProfileConfig, profile, recorder  # noqa: E402
+from collective_ops.profiler import ProfileConfig, profile, recorder, recording  # noqa: E402
+from collective_ops.profiler.model import Call  # noqa: E402
 from profiled_runs import events, names, ns, output, parts_by_sweep, record, spans, table  # noqa: E402
 
 RANGE = ("--profile-step-start", "1", "--profile-step-end", "3")
@@ -255,6 +257,36 @@ def test_the_trace_is_sound(tmp_path: Path) -> None:
         assert end["tid"] == kernels[number]["tid"] and starts[number]["ts"] == kernels[number]["ts"]
     raw = json.loads(output(directory, "trace_view.json").read_bytes())
     assert all(isinstance(e["ts"], int | float) and e["ts"] < 2**42 for e in raw if "ts" in e)
+
+
+def test_a_call_that_ends_after_its_step_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began in step 1, and its record comes when step 2 has ended; one between the steps stays out."""
+    begun: list[int] = []
+
+    class Reader:
+        on, run, groups = True, "", {}  # noqa: RUF012
+
+        def __init__(self, *_: Any) -> None:
+            self.reads = 0
+
+        def read(self) -> list[Call]:
+            self.reads += 1
+            if self.reads != 2:  # the first ends step 1, the second precedes step 2
+                return []
+            now = time.monotonic_ns()
+            return [Call("allReduce", "", n, start, now) for n, start in ((7, begun[1]), (8, now - 1))]
+
+        skip = retire = close = lambda self: None
+        lost = lambda self: 0  # noqa: E731
+
+    monkeypatch.setattr(recording, "CallReader", Reader)
+    told = record(str(tmp_path), RANGE, 4, lambda step: begun.append(time.monotonic_ns()))
+    assert told["failure"] == ""
+    content = json.loads(output(told["directory"], "communication.json").read_text())
+    assert [name for name in content["step1"]["collective"]][:-1] == ["hcom_allReduce__0_7_1@"]
+    assert content["step2"]["collective"] == {}
+    row = table(told["directory"], "step_trace_time.csv")[0]
+    assert ns(row["Communication"]) > 0
 
 
 def test_metadata_hold_versions_and_host(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def _open(path: Path) -> _File | None:
     if len(page) == _PAGE:
         magic, version, header, call, peer, rank, world, pid = struct.unpack_from("<QIIIIiiq", page)
         layout = (version, header, call, peer)
-        if magic == _MAGIC and layout == (1, _PAGE, 96, 32) and pid == os.getpid():
+        closed = struct.unpack_from("<Q", page, 88)[0]  # an older process of this number may have left one
+        if magic == _MAGIC and layout == (1, _PAGE, 96, 32) and pid == os.getpid() and not closed:
             names = [_text(page, 904 + 32 * i, 32) for i in range(32)]
             job_hash = path.name.split(".")[1]
             return _File(path, descriptor, _text(page, 136, 512), job_hash, rank, world, names)

@@ -82,6 +82,8 @@ class Profiler:
         self._window: _Window | None = None
         self._run = ""
         self._bytes = self._largest = 0
+        self._late: list[Call] = []  # of recorded steps, that ended after them
+        self._last_end = 0  # of the last recorded step, real time in ns
         self._finished = False
 
     def __enter__(self) -> Profiler:
@@ -114,7 +116,7 @@ class Profiler:
             self._guarded("beginning a step", self._begin_window)
             return
         if self._reader is not None and self.current_step % _SKIP_EVERY == 0:
-            self._guarded("following the recorder", self._reader.skip)
+            self._guarded("following the recorder", self._follow)
 
     def _guarded(self, doing: str, action: Callable[[], None]) -> None:
         """Training goes on, whatever the profile runs into; the first reason is told."""
@@ -193,9 +195,16 @@ class Profiler:
                 self.config.max_size / 1e6,
             )
             return
-        assert self._reader is not None
-        self._reader.skip()
+        self._follow()
         self._window = _Window(self.config, self.current_step)
+
+    def _follow(self) -> None:
+        """Passes over calls between recorded steps, but for those that began in one."""
+        assert self._reader is not None
+        if self._last_end and not self._finished:
+            self._late += [call for call in _in_real_time(self._reader.read()) if call.start < self._last_end]
+        else:
+            self._reader.skip()
 
     def _end_window(self) -> None:
         window, self._window = self._window, None
@@ -206,6 +215,7 @@ class Profiler:
         record = {"step": window.step, "resident": window.resident, "groups": self._groups()}
         size = rawdata.write_flush(self.directory, str(window.step), record, calls) + path.stat().st_size
         self.recorded.append(window.step)
+        self._last_end = window.resident[-1][0]
         self._bytes += size
         self._largest = max(self._largest, size)
         self._warn_of_size(size)
@@ -237,8 +247,8 @@ class Profiler:
             return
         self._finished = True
         if self._reader is not None and self.directory is not None:
-            late = _in_real_time(self._reader.read())
-            rawdata.write_flush(self.directory, "late", {"groups": self._groups()}, late)
+            self._late += _in_real_time(self._reader.read())
+            rawdata.write_flush(self.directory, "late", {"groups": self._groups()}, self._late)
             lost = self._reader.lost()
             if lost:
                 _log.warning("rank %d: profile: the recorder had no room for %d calls", self.rank, lost)
