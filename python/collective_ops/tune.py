@@ -324,21 +324,27 @@ def _run_explain(options: argparse.Namespace, machine: dict[str, Any]) -> int:
     )
     if options.measure:
         for candidate in found.candidates:
-            found.measured_us[candidate["algorithm"]] = measure(found, candidate["algorithm"])
+            found.measured_us[candidate["algorithm"]] = measure(found, candidate)
     if options.png is not None:
         draw(options.png, found)
     print(json.dumps(vars(found)) if options.json else describe(found))
     return 0
 
 
-def measure(found: Explanation, algorithm: str) -> float:
+def measure(found: Explanation, candidate: dict[str, Any]) -> float:
     """Microseconds of a call in place on the slowest rank, with this algorithm; the best of three runs."""
     best = float("inf")
+    # Which plan reads private memory is a matter of the path.
+    by_path = candidate["path"] == "read" and candidate["algorithm"] != "read"
+    forced = {
+        "COLLECTIVE_OPS_ALGORITHM": "auto" if by_path else candidate["algorithm"],
+        "COLLECTIVE_OPS_PATH": "read" if by_path else "auto",
+    }
     for _ in range(3):
         done = subprocess.run(
             [str(perf.PROGRAM), found.collective, "-p", str(found.ranks), "-b", str(found.bytes), "-e"]
             + [str(found.bytes), "-d", found.type, "-z", str(int(found.shared)), "-c", "0", "--json"],
-            env=os.environ | {"COLLECTIVE_OPS_ALGORITHM": algorithm},
+            env=os.environ | forced,
             capture_output=True,
             text=True,
             timeout=600,
