@@ -397,7 +397,7 @@ class Player {
     core.now += slower;
     if (state.call >= warm_) {
       core.busy_ns += cached + extra;
-      core.memory_ns += slower - cached - extra;
+      core.memory_ns += std::max(0.0, slower - (cached + extra));
     }
     if (one.kind == Kind::kSend) send(core, rank, one.peer, bytes);
     if (one.kind == Kind::kReceive) receive(core, rank, one.peer, bytes);
