@@ -92,6 +92,8 @@ Status missing_ranks(const Context& context, int waiting_rank, double waited_sec
                      const std::set<int>& missing);
 Status cannot_reach(const ClusterMember& from, const ClusterMember& to, const Dialled& dialled);
 Status lost_while_joining(const std::string& who);
+// What the others are told of a failure that `who` has found: an interrupt is its own alone.
+Status for_others(const Status& status, const std::string& who);
 std::string why_refused(const JobSecret& secret);
 
 }  // namespace collective_ops::forming

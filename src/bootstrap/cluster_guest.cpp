@@ -222,7 +222,7 @@ class Guest {
   // What this rank found is told to rank 0, which tells everyone, us too.
   Status last_word(Status status) {
     if (told_ || !root_.valid()) return status;
-    root_.send(FrameKind::kFailure, pack(status));
+    root_.send(FrameKind::kFailure, pack(for_others(status, describe(self_))));
     if (status.code() == ErrorCode::kInterrupted) return status;
     return wait_for_failure().value_or(status);
   }

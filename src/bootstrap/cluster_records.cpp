@@ -208,4 +208,9 @@ Status lost_while_joining(const std::string& who) {
                   who));
 }
 
+Status for_others(const Status& status, const std::string& who) {
+  if (status.code() != ErrorCode::kInterrupted) return status;
+  return Status(ErrorCode::kRendezvous, fmt::format("{} was interrupted while the ranks were joining", who));
+}
+
 }  // namespace collective_ops::forming

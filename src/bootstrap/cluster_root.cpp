@@ -238,7 +238,7 @@ class Root {
 
   // Tells everyone, those too that come within a moment.
   Status fail(Status status) {
-    const std::string body = pack(status);
+    const std::string body = pack(for_others(status, "rank 0"));
     std::set<int> told;
     // Whoever has not come by the deadline is not waited for again.
     const bool late = monotonic_ns() >= waiting_.deadline_ns;

@@ -229,6 +229,24 @@ TEST_F(ClusterTest, ARankThatDiesWhileJoiningEndsTheWait) {
   EXPECT_THAT(ranks_.answer(1), StartsWith("rendezvous: "));
 }
 
+TEST_F(ClusterTest, AnInterruptIsAnErrorOfTheOthers) {
+  start(0, 4, members);
+  start(1, 4, members);
+  ranks_.start([this] {
+    ClusterOptions options{2, 4, "test", monotonic_ns() + 20 * kSecond, {}};
+    options.interrupted = [begin = monotonic_ns()] {
+      const bool late = monotonic_ns() - begin > kSecond / 2;
+      return late ? Status(ErrorCode::kInterrupted, "Ctrl-C") : Status();
+    };
+    return text_of(Cluster::join(meeting_, options).status());
+  });
+  EXPECT_EQ(ranks_.answer(2), "interrupted: Ctrl-C");
+  for (const size_t rank : {0, 1}) {
+    EXPECT_THAT(ranks_.answer(rank),
+                AllOf(StartsWith("rendezvous: rank 2 on "), HasSubstr("was interrupted")));
+  }
+}
+
 TEST_F(ClusterTest, AWrongSecretIsRefusedAndSaid) {
   start(0, 2, members, 4.5);
   ranks_.start([this] {
