@@ -131,37 +131,109 @@ def cluster(
     from . import _analysis
     from .analysis_inputs import PreparedInputs
 
-    given = [Path(p) for p in ([profiles] if isinstance(profiles, str | os.PathLike) else profiles)]
-    if not given:
-        raise ValueError("no profiles are given")
-    known: dict[bytes, int] = {}
-    for file, rank in (ranks or {}).items():
-        if not os.path.exists(file):
-            raise ValueError(f"there is no file {os.fspath(file)}, whose rank was given")
-        known[os.fsencode(os.path.realpath(file))] = rank
+    given = _as_paths(profiles)
     place = b"" if output is None and len(given) == 1 else os.fsencode(output or _output_of(given))
     with PreparedInputs(given) as inputs:
         if not place and not given[0].is_dir():
             place = os.fsencode(given[0].absolute().parent)
         problems = [(os.fsencode(path), text.encode()) for path, text in inputs.problems]
-        found = _analysis.analyze_cluster(inputs.paths, problems, known, place, mode, threads, progress)
+        found = _analysis.analyze_cluster(
+            inputs.paths, problems, _known_ranks(ranks), place, mode, threads, progress
+        )
+    return ClusterReport(found["text"], found["partial"], json.loads(found["json"]))
+
+
+def _as_paths(places: Place | Sequence[Place]) -> list[Path]:
+    given = [Path(p) for p in ([places] if isinstance(places, str | os.PathLike) else places)]
+    if not given:
+        raise ValueError("no profiles are given")
+    return given
+
+
+def _known_ranks(ranks: Mapping[Place, int] | None) -> dict[bytes, int]:
+    known: dict[bytes, int] = {}
+    for file, rank in (ranks or {}).items():
+        if not os.path.exists(file):
+            raise ValueError(f"there is no file {os.fspath(file)}, whose rank was given")
+        known[os.fsencode(os.path.realpath(file))] = rank
+    return known
+
+
+def shard(
+    profiles: Place | Sequence[Place],
+    path: Place,
+    *,
+    ranks: Mapping[Place, int] | None = None,
+    threads: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[str, bool]:
+    """Reads the profiles of some ranks, those of one host for instance, into the small file `path`, for
+    `merge`. The arguments are those of `cluster`.
+
+    Returns:
+        A summary, and whether some profile is damaged or left out.
+    """
+    from . import _analysis
+    from .analysis_inputs import PreparedInputs
+
+    with PreparedInputs(_as_paths(profiles)) as inputs:
+        problems = [(os.fsencode(file), text.encode()) for file, text in inputs.problems]
+        return _analysis.make_shard(
+            inputs.paths, problems, _known_ranks(ranks), os.fsencode(path), threads, progress
+        )
+
+
+def merge(shards: Place | Sequence[Place], mode: str = "all", output: Place | None = None) -> ClusterReport:
+    """Analyses what `shard` read, on all hosts together: the result of `cluster` on all their profiles.
+    Results go below `output`, or beside the first shard. Raises what `cluster` raises."""
+    from . import _analysis
+
+    files = [os.fsencode(path) for path in _as_paths(shards)]
+    found = _analysis.merge_shards(files, os.fsencode(output) if output is not None else b"", mode)
     return ClusterReport(found["text"], found["partial"], json.loads(found["json"]))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    command = actions.add_parser(
-        "cluster",
-        help="the profiles of all ranks together",
-        description="Says where the time of a job went, which rank and which link is slow, and why.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+
+    def action(name: str, help_text: str, description: str) -> argparse.ArgumentParser:
+        return actions.add_parser(
+            name,
+            help=help_text,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
     try:
         known = modes()
     except ImportError:  # not built: the help of other commands must still work
         known = {}
+    text = "Says where the time of a job went, which rank and which link is slow, and why."
+    command = action("cluster", "the profiles of all ranks together", text)
     command.epilog = _EPILOG.format(modes="\n".join(f"  {name:22}{text}" for name, text in known.items()))
+    _add_inputs(command)
+    _add_results(command)
+    part = action(
+        "shard",
+        "read the ranks of one host into a small file",
+        "Reads some ranks' profiles, where they lie, for `analyze merge`.",
+    )
+    _add_inputs(part)
+    part.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the shard")
+    part.epilog = (
+        "example, on each host:\n  collective-ops analyze shard -d ./profiler/ -o shared/$(hostname).db"
+    )
+    joined = action(
+        "merge",
+        "analyse the shards of all hosts",
+        "The result of `analyze cluster` on all profiles, from the shards of all hosts.",
+    )
+    joined.add_argument("shards", nargs="+", type=Path, metavar="SHARD", help="of `analyze shard`")
+    _add_results(joined)
+
+
+def _add_inputs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-d",
         "--dir",
@@ -179,20 +251,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE=N",
         help="the rank of a file that does not say it; may be given again",
     )
-    command.add_argument("-m", "--mode", default="all", metavar="MODE", help="see below (default: all)")
+    command.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="profiles read at once (default: one per core)"
+    )
+
+
+def _add_results(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-m", "--mode", default="all", metavar="MODE", help="see `analyze cluster --help` (default: all)"
+    )
     command.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="OUT",
-        help="results go to OUT/cluster_analysis_output (default: DIR)",
+        help="results go to OUT/cluster_analysis_output (default: where the input lies)",
     )
     command.add_argument("--json", action="store_true", help="print JSON in place of the summary")
     command.add_argument(
         "--parquet", action="store_true", help="write the tables as Parquet too (needs pyarrow)"
-    )
-    command.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="profiles read at once (default: one per core)"
     )
 
 
@@ -232,6 +309,35 @@ class _Progress:
 def run(options: argparse.Namespace) -> int:
     progress = _Progress()
     try:
+        return _run(options, progress)
+    except ValueError as error:
+        print(f"collective-ops analyze: {error}", file=sys.stderr)
+        return NOTHING
+    except (OSError, ImportError) as error:
+        print(f"collective-ops analyze: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("collective-ops analyze: interrupted; no result is half-written", file=sys.stderr)
+        return 130
+    finally:
+        progress.close()
+
+
+def _run(options: argparse.Namespace, progress: _Progress) -> int:
+    if options.action == "shard":
+        text, partial = shard(
+            options.dir,
+            options.output,
+            ranks=dict(options.rank),
+            threads=options.threads,
+            progress=progress,
+        )
+        progress.close()
+        print(text.rstrip())
+        return PARTIAL if partial else COMPLETE
+    if options.action == "merge":
+        report = merge(options.shards, options.mode, options.output)
+    else:
         report = cluster(
             options.dir,
             options.mode,
@@ -240,17 +346,7 @@ def run(options: argparse.Namespace) -> int:
             threads=options.threads,
             progress=progress,
         )
-    except ValueError as error:
-        print(f"collective-ops analyze: {error}", file=sys.stderr)
-        return NOTHING
-    except OSError as error:
-        print(f"collective-ops analyze: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("collective-ops analyze: interrupted; nothing was written", file=sys.stderr)
-        return 130
-    finally:
-        progress.close()
+    progress.close()
     if options.parquet:
         report.write_parquet()
     print(json.dumps(report.data, indent=1) if options.json else report.text.rstrip())

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "analysis/readers/ascend.h"
+#include "analysis/shard.h"
 #include "analysis/writers/ascend_cluster.h"
 #include "analysis/writers/cluster_database.h"
 #include "analysis/writers/operator_tables.h"
@@ -135,9 +136,9 @@ Status write_all(const ClusterOptions& options, ClusterReport* report) {
     return {ErrorCode::kInvalidArgument, fmt::format("mode {} needs {}; none of the {} profiles has it",
                                                      options.mode, needs, report->profiles.ranks.size())};
   }
+  const fs::path first = options.shards.empty() ? options.inputs.front().path : options.shards.front();
   const fs::path folder =
-      (options.output.empty() ? results_beside(options.inputs.front().path) : options.output) /
-      "cluster_analysis_output";
+      (options.output.empty() ? results_beside(first) : options.output) / "cluster_analysis_output";
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -183,7 +184,8 @@ Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("unknown mode {}; there are {}", options.mode, names));
   }
-  auto profiles = read_profiles(options.inputs, options.reading);
+  auto profiles =
+      options.shards.empty() ? read_profiles(options.inputs, options.reading) : read_shards(options.shards);
   if (!profiles.ok()) return profiles.status();
   ClusterReport report;
   report.profiles = std::move(*profiles);
@@ -193,6 +195,16 @@ Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
   report.calls = call_statistics(report.profiles);
   report.messages = analyze_messages(report.profiles, report.waits);
   if (Status status = write_all(options, &report); !status.ok()) return status;
+  return report;
+}
+
+Result<ShardReport> make_shard(const ClusterOptions& options, const fs::path& path) {
+  ReadOptions reading = options.reading;
+  reading.part_of_job = true;
+  auto profiles = read_profiles(options.inputs, reading);
+  if (!profiles.ok()) return profiles.status();
+  ShardReport report{std::move(*profiles)};
+  if (Status status = write_shard(&report.profiles, path); !status.ok()) return status;
   return report;
 }
 

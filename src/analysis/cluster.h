@@ -26,6 +26,7 @@ const std::vector<ClusterMode>& cluster_modes();  // what -m takes, with its fil
 
 struct ClusterOptions {
   std::vector<ProfileInput> inputs;
+  std::vector<std::filesystem::path> shards;  // in place of inputs
   // Results lie in cluster_analysis_output/ below it; empty: below the first input, or beside that where it
   // is a file or one rank's directory.
   std::filesystem::path output;
@@ -51,5 +52,12 @@ struct ClusterReport {
 // kInvalidArgument: an unknown mode, no usable profile, or nothing in the profiles for this mode (nothing
 // is written then); kSystem: a result cannot be written; kInterrupted: `progress` said so.
 Result<ClusterReport> analyze_cluster(const ClusterOptions& options);
+
+// Reads `inputs` alone and keeps what was read in `path`, for an analysis of several such shards.
+struct ShardReport {
+  ProfileSet profiles;
+  std::string text() const;
+};
+Result<ShardReport> make_shard(const ClusterOptions& options, const std::filesystem::path& path);
 
 }  // namespace collective_ops

@@ -198,14 +198,13 @@ Status read_all(const std::vector<FoundProfile>& inputs, const ReadOptions& opti
 // Each rank once; a second profile of one is named together with the first. Windows of one rank are joined.
 class Joining {
  public:
-  Joining(const std::vector<FoundProfile>& inputs, ProfileSet* set) : inputs_(inputs), set_(*set) {}
+  Joining(bool alone, ProfileSet* set) : alone_(alone), set_(*set) {}
   void add(const FoundProfile& input, Reading reading);
-  void finish();
 
  private:
   void add_profile(const FoundProfile& input, RankProfile profile);
 
-  const std::vector<FoundProfile>& inputs_;
+  bool alone_;  // one profile is all there is
   ProfileSet& set_;
   std::map<int, size_t> row_of_;
   std::map<int, std::map<int64_t, std::string>> windows_of_;  // rank -> window -> path
@@ -224,11 +223,18 @@ void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
   for (const std::string& note : profile.notes) set_.problems.push_back({input.shown, note});
   set_.bytes += profile.bytes;
   set_.events += profile.events;
-  if (profile.rank < 0 && inputs_.size() == 1) profile.rank = 0;
+  if (profile.rank < 0 && alone_) profile.rank = 0;
   if (profile.rank < 0) {
     set_.problems.push_back({input.shown,
                              "neither its content nor its name says of which rank it is; say "
                              "it with --rank FILE=N"});
+    return;
+  }
+  if (profile.rank >= kMostRanks) {
+    set_.problems.push_back(
+        {input.shown, fmt::format("is of rank {}, which cannot be; say the right one with "
+                                  "--rank FILE=N",
+                                  profile.rank)});
     return;
   }
   const int64_t window = window_in_path(input.path);
@@ -255,29 +261,28 @@ void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
   }
 }
 
-void Joining::finish() {
-  std::sort(set_.ranks.begin(), set_.ranks.end(),
-            [](const RankProfile& a, const RankProfile& b) { return a.rank < b.rank; });
-}
-
-void join_all(const std::vector<FoundProfile>& inputs, std::vector<Reading> readings, ProfileSet* set) {
+void join_all(const std::vector<FoundProfile>& inputs, const ReadOptions& options,
+              std::vector<Reading> readings, ProfileSet* set) {
   std::vector<size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return window_in_path(inputs[a].path) < window_in_path(inputs[b].path);
   });
-  Joining joining(inputs, set);
+  Joining joining(inputs.size() == 1 && !options.part_of_job, set);
   for (const size_t i : order) joining.add(inputs[i], std::move(readings[i]));
-  joining.finish();
 }
 
 // The size of the job: as said, else as the members of its groups and links show it.
 void find_missing(ProfileSet* set) {
   int size = 0;
+  const auto grow = [&](int to) {
+    if (to <= kMostRanks) size = std::max(size, to);
+  };
   for (const RankProfile& profile : set->ranks) {
-    size = std::max({size, profile.world_size, profile.rank + 1});
+    grow(profile.world_size);
+    grow(profile.rank + 1);
     for (const ProfiledGroup& group : profile.groups) {
-      if (!group.ranks.empty()) size = std::max(size, group.ranks.back() + 1);
+      if (!group.ranks.empty() && group.ranks.back() < kMostRanks) grow(group.ranks.back() + 1);
     }
     const bool world_links =
         std::all_of(profile.groups.begin(), profile.groups.end(),
@@ -286,7 +291,7 @@ void find_missing(ProfileSet* set) {
           return e.source == profile.rank && e.destination == profile.rank;
         });
     for (const MatrixEntry& entry : profile.matrix) {
-      if (world_links) size = std::max({size, entry.source + 1, entry.destination + 1});
+      if (world_links) grow(std::min(std::max(entry.source, entry.destination), kMostRanks) + 1);
     }
   }
   set->world_size = size;
@@ -318,7 +323,7 @@ Result<ProfileSet> read_profiles(const std::vector<ProfileInput>& inputs, const 
   if (!discovery.found.empty()) {
     std::vector<Reading> readings;
     if (Status status = read_all(discovery.found, options, &readings); !status.ok()) return status;
-    join_all(discovery.found, std::move(readings), &set);
+    join_all(discovery.found, options, std::move(readings), &set);
   }
   if (set.ranks.empty()) {
     std::string text = fmt::format(
@@ -329,8 +334,17 @@ Result<ProfileSet> read_profiles(const std::vector<ProfileInput>& inputs, const 
       text += fmt::format("\n  {}: {}", problem.path, problem.text);
     return Status(ErrorCode::kInvalidArgument, text);
   }
-  find_missing(&set);
+  complete(&set);
   return set;
+}
+
+void complete(ProfileSet* set) {
+  std::sort(set->ranks.begin(), set->ranks.end(),
+            [](const RankProfile& a, const RankProfile& b) { return a.rank < b.rank; });
+  std::stable_sort(set->problems.begin(), set->problems.end(),
+                   [](const ProfileProblem& a, const ProfileProblem& b) { return a.path < b.path; });
+  std::sort(set->ignored.begin(), set->ignored.end());
+  find_missing(set);
 }
 
 }  // namespace collective_ops

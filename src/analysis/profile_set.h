@@ -19,10 +19,15 @@ struct ReadOptions {
   int threads = 0;  // 0: one per core
   // Of files whose content does not say their rank; stands above what their names say.
   std::map<std::filesystem::path, int> ranks;
+  // Profiles of other ranks may lie elsewhere: a lone one that does not say its rank is not rank 0.
+  bool part_of_job = false;
   std::vector<ProfileProblem> problems;  // what is known before: archives that cannot be unpacked
   // Called now and then from the calling thread; false ends the reading with kInterrupted.
   std::function<bool(size_t done, size_t total)> progress;
 };
+
+// A rank or a size of a job beyond it is damage: no list of ranks must fill the memory.
+constexpr int kMostRanks = 1 << 20;
 
 struct ProfileSet {
   std::vector<RankProfile> ranks;        // ascending, each rank once
@@ -35,5 +40,8 @@ struct ProfileSet {
 
 // kInvalidArgument: there is no such file or directory, or no profile that can be used.
 Result<ProfileSet> read_profiles(const std::vector<ProfileInput>& inputs, const ReadOptions& options);
+
+// Puts everything in order and finds what is missing; once all ranks are there.
+void complete(ProfileSet* set);
 
 }  // namespace collective_ops

@@ -141,6 +141,17 @@ std::string json_ranks(const ClusterReport& report) {
 
 }  // namespace
 
+std::string ShardReport::text() const {
+  std::vector<int> ranks;
+  for (const RankProfile& profile : profiles.ranks) ranks.push_back(profile.rank);
+  std::string out = fmt::format("{} ranks ({}), {} events, {:.1f} MB\n", ranks.size(), ranges_of(ranks),
+                                profiles.events, static_cast<double>(profiles.bytes) / 1e6);
+  for (const ProfileProblem& problem : profiles.problems) {
+    out += fmt::format("  {}: {}\n", problem.path, problem.text);
+  }
+  return out;
+}
+
 std::string ClusterReport::text() const {
   std::string out =
       fmt::format("{} of {} ranks, {} events, {:.1f} MB\n", profiles.ranks.size(),

@@ -39,6 +39,11 @@ Rows& Rows::bind(std::string_view text) {
   return *this;
 }
 
+Rows& Rows::bind_bytes(std::string_view bytes) {
+  sqlite3_bind_blob64(statement_.get(), next_++, bytes.data(), bytes.size(), SQLITE_TRANSIENT);
+  return *this;
+}
+
 Rows& Rows::bind(double value) {
   sqlite3_bind_double(statement_.get(), next_++, value);
   return *this;

@@ -25,6 +25,7 @@ class Rows {
   int64_t integer(int column) const;
 
   Rows& bind(std::string_view text);  // parameters in their order
+  Rows& bind_bytes(std::string_view bytes);
   Rows& bind(double value);
   Rows& bind(int64_t value);
   Rows& bind(int value) { return bind(int64_t{value}); }

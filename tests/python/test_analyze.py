@@ -229,6 +229,16 @@ def test_ranks_from_content_then_name(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("rank, world_size", [(2**31 - 1, 4), (0, 2**31 - 1), (2**60, 2**60)])
+def test_ranks_that_cannot_be(tmp_path: Path, rank: int, world_size: int) -> None:
+    one = [event("gemm", "kernel", 0, 5, pid=0)]
+    write(tmp_path / "p" / "rank1.json", kineto(one, rank=1, world_size=4))
+    write(tmp_path / "p" / "a.json", kineto(one, rank=rank, world_size=world_size))
+    report = analyzed(tmp_path / "p")
+    assert report.data["world_size"] == 4 and report.partial
+    assert len(report.data["ranks"]) == (2 if rank == 0 else 1)
+
+
 def test_input_is_only_read(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     training_job(folder / "a" / "b", ranks=2, steps=2)
