@@ -40,6 +40,7 @@ class HostLinks final : private tcp::LinkOwner {
   bool send(int rank, const void* data, size_t bytes);
   bool receive(int rank, void* data, size_t bytes);
   bool flush();
+  void push() { links_.push(); }
   void keep(const std::byte* data, size_t bytes) { links_.keep(data, bytes); }
 
   const Status& status() const { return status_; }

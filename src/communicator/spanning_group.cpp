@@ -39,6 +39,8 @@ SpanningGroup::SpanningGroup(std::unique_ptr<Group> local, const SpanningSetting
            std::hash<std::string>()(local_->forced().text())} {
   // Whoever waits for a rank of this host also answers those of others, and hears of their death.
   local_->set_interrupt_check([this]() -> Status {
+    // What this rank has begun to send goes on: ranks of its host may wait for those that wait for it.
+    if (caller_.load(std::memory_order_relaxed) == std::this_thread::get_id()) links_.push();
     if (Status status = look_at_job(); !status.ok()) return status;
     return check_interrupt();
   });
@@ -71,6 +73,7 @@ void SpanningGroup::begin(const Call& call) {
   own_ = shm::Signature::of(number_, call.collective, call.type, call.op, announced_count(call), call.root,
                             call.for_device);
   met_ = false;
+  caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   begun_ns_ = monotonic_ns();
   timeout_ns_ = std::chrono::nanoseconds(call.timeout.value_or(exec_timeout())).count();
   links_.begin(own_, history_, begun_ns_, limit_ns(1));

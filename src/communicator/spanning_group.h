@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "communicator/across.h"
@@ -170,8 +171,9 @@ class SpanningGroup final : public GroupEnd {
   HostLinks links_;
   Across across_;
 
-  std::atomic<int64_t> heard_ns_{0};  // when a failure of the job was first heard of
-  uint32_t number_ = 0;               // of the call that runs
+  std::atomic<std::thread::id> caller_;  // of the call that runs, or has run last
+  std::atomic<int64_t> heard_ns_{0};     // when a failure of the job was first heard of
+  uint32_t number_ = 0;                  // of the call that runs
   shm::Signature own_;
   uint32_t history_ = 0;
   int64_t begun_ns_ = 0;

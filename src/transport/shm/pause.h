@@ -18,6 +18,8 @@ inline constexpr int64_t kYieldNs = 200'000;
 inline constexpr int64_t kCrowdedYieldNs = 20'000;
 inline constexpr int64_t kFirstNapNs = 1'000'000;
 inline constexpr int64_t kLongestNapNs = 50'000'000;
+// Whoever waits in a group on several hosts moves its messages to others between two naps.
+inline constexpr int64_t kLongestNapBetweenHostsNs = 4'000'000;
 
 // One turn of a polling loop.
 inline void cpu_relax() {

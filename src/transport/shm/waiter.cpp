@@ -115,7 +115,7 @@ bool Waiter::sleep_until(const Awaited& awaited) {
       futex_sleep(*awaited.word, seen, std::min(nap, left));
     }
     peer.sleepers.fetch_sub(1, std::memory_order_relaxed);
-    nap = std::min(nap * 2, kLongestNapNs);
+    nap = std::min(nap * 2, sleeps_where_crowded_ ? kLongestNapBetweenHostsNs : kLongestNapNs);
   }
   mine.waits_for.store(-1, std::memory_order_relaxed);
   return reached;

@@ -58,6 +58,8 @@ class Links {
   Status send(int peer, const Header& header, const std::byte* data);
   // Waits for one, and moves what else is open meanwhile.
   Status receive(int peer, const Header& header, std::byte* data);
+  // Moves what the sockets take of what is open, without waiting.
+  void push() { (void)push_all(); }
   // Waits until all messages have gone.
   Status flush();
   void keep(const std::byte* data, size_t bytes);

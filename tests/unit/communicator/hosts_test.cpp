@@ -324,6 +324,29 @@ INSTANTIATE_TEST_SUITE_P(Places, OverHosts,
                                          Hosts{0, 0, 1, 1, 2, 2, 3, 3}),
                          name_of_hosts);
 
+// More pieces than are under way at once, and more bytes than sockets hold.
+TEST(OverHostsInPieces, LongSumsAndAverages) {
+  for (const Hosts& hosts : {Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 0, 1, 1, 1, 2, 2}}) {
+    const int size = static_cast<int>(hosts.size());
+    ThreadRanks ranks(size, {}, hosts);
+    ranks.run([&](Communicator& rank) {
+      const size_t count = (size_t{3} << 20) + 17;
+      std::vector<float> data(count), mean(count);
+      for (size_t i = 0; i < count; ++i)
+        data[i] = static_cast<float>(rank.rank() + static_cast<int>(i % 1000));
+      for (const ReduceOp op : {ReduceOp::kAvg, ReduceOp::kSum}) {
+        const Status status = rank.all_reduce(data.data(), mean.data(), count, DataType::kFloat32, op);
+        ASSERT_TRUE(status.ok()) << status.message();
+        const float ranks_in = op == ReduceOp::kAvg ? 1.0f : static_cast<float>(size);
+        for (size_t i = 0; i < count; ++i) {
+          const float wanted = (static_cast<float>(size - 1) / 2 + static_cast<float>(i % 1000)) * ranks_in;
+          ASSERT_FLOAT_EQ(mean[i], wanted) << i;
+        }
+      }
+    });
+  }
+}
+
 // The bits of `count` sums, by hosts.
 std::vector<float> sums_over(const Hosts& hosts, size_t count) {
   ThreadRanks ranks(static_cast<int>(hosts.size()), {}, hosts);
