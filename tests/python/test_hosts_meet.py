@@ -436,5 +436,5 @@ def test_the_example() -> None:
         timeout=100,
         check=True,
     )
-    lines = [f"rank {rank} of 4: [6.0, 10.0, 14.0, 18.0]" for rank in range(4)]
-    assert sorted(done.stdout.splitlines()) == lines
+    for rank in range(4):  # lines of ranks that print at once may run into each other
+        assert done.stdout.count(f"rank {rank} of 4: [6.0, 10.0, 14.0, 18.0]") == 1, done.stdout
