@@ -20,10 +20,9 @@ constexpr int64_t kMostConnections = 16;  // that two ranks have for data
 
 }  // namespace
 
-Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host) {
+Result<GroupSettings> settings_of(const ConnectOptions& options) {
   GroupSettings settings;
   settings.rank = options.rank;
-  settings.cores = shm::usable_cores(ranks_of_host);
   if (options.exec_timeout) {
     settings.exec_timeout = *options.exec_timeout;
   } else {
@@ -82,7 +81,7 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const ConnectOptions
 Result<std::unique_ptr<Communicator>> Communicator::connect_here(const ConnectOptions& here,
                                                                  const ConnectOptions& options,
                                                                  const std::shared_ptr<Cluster>& cluster) {
-  auto settings = settings_of(here, here.world_size);
+  auto settings = settings_of(here);
   if (!settings.ok()) return settings.status();
   auto host = join(here, [](int world_size) { return shm::GroupMemory::bytes_needed(world_size); },
                    {.interrupted = options.interrupted});
@@ -95,7 +94,10 @@ Result<std::unique_ptr<Communicator>> Communicator::connect_here(const ConnectOp
   }
   memory.introduce(here.rank, ::getpid(), host->job);
   settings->members = Members::world(options.world_size);
+  std::vector<pid_t> pids;
+  for (const PeerProcess& peer : host->peers) pids.push_back(peer.pid);
   settings->host = make_process_host(std::move(*host), *recorder);
+  settings->host->set_cores(shm::usable_cores(here.world_size, pids));
   if (cluster) {
     auto job = std::make_unique<JobHosts>(hosts_of(cluster));
     settings->members = members_here(*job, settings->members);

@@ -18,8 +18,8 @@ struct Communicator::Parts {
   std::shared_ptr<CallQueue> queue;
 };
 
-// Deadline, forced paths and usable cores, from the options and the environment.
-Result<GroupSettings> settings_of(const ConnectOptions& options, int ranks_of_host);
+// Deadline and forced paths, from the options and the environment.
+Result<GroupSettings> settings_of(const ConnectOptions& options);
 
 // The end of a group whose members are `settings`: on this host alone, or where they have members elsewhere,
 // a spanning one. `rank`: of the group. `settings.rank` and `memory`: among those on this host.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "communicator/communicator_parts.h"
+#include "transport/shm/cores.h"
 
 namespace collective_ops {
 
@@ -19,8 +20,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_thre
         ErrorCode::kInvalidArgument,
         fmt::format("{} hosts for {} threads: give one for each, or none", hosts.size(), world_size));
   }
-  auto settings = settings_of(options, world_size);
+  auto settings = settings_of(options);
   if (!settings.ok()) return settings.status();
+  const int cores = shm::usable_cores(world_size);
   const Members whole = Members::world(world_size);
   std::vector<int> host_of(hosts.begin(), hosts.end());
   host_of.resize(static_cast<size_t>(world_size), 0);
@@ -41,6 +43,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_for_thre
       settings->rank = place;
       settings->members = whole;
       settings->host = ends[static_cast<size_t>(place)];
+      settings->host->set_cores(cores);
       if (!connectors.empty()) {
         auto job =
             std::make_unique<JobHosts>(JobHosts::of(host_of, rank, connectors[static_cast<size_t>(rank)]));

@@ -133,8 +133,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create_group(std::span<const
   }
   auto timeout = timeout_ns(options);
   if (!timeout.ok()) return timeout.status();
-  auto settings = settings_of({.exec_timeout = options.exec_timeout.value_or(parent.exec_timeout())},
-                              parts_->host->world_size());
+  auto settings = settings_of({.exec_timeout = options.exec_timeout.value_or(parent.exec_timeout())});
   if (!settings.ok()) return settings.status();
 
   const std::shared_ptr<Host> host = parts_->host;

@@ -30,7 +30,6 @@ namespace collective_ops {
 
 struct GroupSettings {
   int rank = 0;
-  int cores = 1;                              // that the ranks of this host share
   std::chrono::milliseconds exec_timeout{0};  // 0: for ever
   Forced forced;
   int divisor = 0;  // of averages: the ranks of the group on all hosts; 0: those of this one
@@ -40,7 +39,7 @@ struct GroupSettings {
   std::shared_ptr<Host> host;
 
   // Whether ranks of this host, also those of other groups, outnumber its cores.
-  bool oversubscribed() const { return host->world_size() > cores; }
+  bool oversubscribed() const { return host->world_size() > host->cores(); }
 };
 
 class Group final : public GroupEnd, private CallHost, private shm::WaitObserver, private MessageHost {

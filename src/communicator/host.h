@@ -50,6 +50,9 @@ class Host : public std::enable_shared_from_this<Host> {
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_.world_size(); }
+  // That the ranks of this host share; at least 1.
+  int cores() const { return cores_; }
+  void set_cores(int cores) { cores_ = cores; }
   // Of every group, the world too: when the last one has left, so has this rank.
   void enter() { groups_.fetch_add(1); }
   void leave() {
@@ -82,6 +85,7 @@ class Host : public std::enable_shared_from_this<Host> {
   const int world_rank_;
 
  private:
+  int cores_ = 1;
   std::unique_ptr<const JobHosts> job_hosts_;
   std::atomic<int> groups_{0};
   std::mutex mutex_;

@@ -57,10 +57,17 @@ int quota_cores() {
 
 }  // namespace
 
-int usable_cores(int wanted) {
+int usable_cores(int wanted, std::span<const pid_t> pids) {
   cpu_set_t mask;
+  CPU_ZERO(&mask);
   int cores = 0;
   if (sched_getaffinity(0, sizeof(mask), &mask) == 0) cores = CPU_COUNT(&mask);
+  for (size_t i = 0; i < pids.size() && cores < wanted; ++i) {
+    cpu_set_t other;
+    if (sched_getaffinity(pids[i], sizeof(other), &other) != 0) continue;
+    CPU_OR(&mask, &mask, &other);
+    cores = CPU_COUNT(&mask);
+  }
   if (cores <= 0) cores = static_cast<int>(std::thread::hardware_concurrency());
   if (cores < wanted) return std::max(1, cores);
   return std::max(1, std::min(cores, quota_cores()));
