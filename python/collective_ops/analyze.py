@@ -307,6 +307,9 @@ class _Progress:
 
 
 def run(options: argparse.Namespace) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names of any language, on terminals of any
+            stream.reconfigure(errors="backslashreplace")
     progress = _Progress()
     try:
         return _run(options, progress)
