@@ -5,8 +5,9 @@
     python benchmarks/torch_steps.py --ranks 4 --scenarios fsdp,decode --json out.json
 
 Both backends live in the same processes, do the same work and take turns. Of each round the slowest rank's
-time counts, and of the rounds the median; CPU time is that of all ranks together, and memory is PSS, which
-counts a page that ranks share once. "ours, placed" is our backend with buffers in memory that ranks share.
+time counts, and of the rounds the median; CPU time is that of all ranks together. "ours, placed" is our
+backend with buffers in memory that ranks share, "ours, shared" with gathered parameters once per host: what
+that saves in memory shows tests/python/test_torch_shared_parameters.py, each variant in its own processes.
 """
 
 from __future__ import annotations
@@ -56,15 +57,11 @@ def main() -> int:
 
 
 def print_table(ranks: int, rows: list[dict]) -> None:
-    print(f"\n{ranks} ranks: median of rounds, slowest rank; CPU time and memory of all ranks")
-    print(f"{'scenario':<34}{'variant':<16}{'ms':>10}{'cpu ms':>10}{'PSS MiB':>9}{'gloo / it':>11}")
+    print(f"\n{ranks} ranks: median of rounds, slowest rank; CPU time of all ranks")
+    print(f"{'scenario':<34}{'variant':<16}{'ms':>10}{'cpu ms':>10}{'gloo / it':>11}")
     for row in rows:
-        memory = f"{row['mib']:.0f}" if "mib" in row else "-"
         ratio = f"{row['ratio']:.1f}" if "ratio" in row else "-"
-        print(
-            f"{row['scenario']:<34}{row['variant']:<16}{row['ms']:>10.3f}{row['cpu_ms']:>10.2f}"
-            f"{memory:>9}{ratio:>11}"
-        )
+        print(f"{row['scenario']:<34}{row['variant']:<16}{row['ms']:>10.3f}{row['cpu_ms']:>10.2f}{ratio:>11}")
 
 
 def run_rank(options: argparse.Namespace) -> None:
@@ -84,33 +81,30 @@ def run_rank(options: argparse.Namespace) -> None:
 
 
 def measure(title: str, steps: dict[str, Step], rounds: int) -> list[dict]:
-    """A row for each variant. A step may return bytes that the host's memory had grown by at most."""
+    """A row for each variant."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    cpu, grown = {name: [] for name in steps}, {name: [] for name in steps}
+    cpu: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
     for _ in range(rounds):
         for name, step in steps.items():
             dist.barrier()
-            begun, worked = time.perf_counter(), time.process_time()
-            memory = step()
+            begun, used = time.perf_counter(), time.process_time()
+            step()
             seconds[name].append(time.perf_counter() - begun)
-            cpu[name].append(time.process_time() - worked)
-            grown[name].append(float(memory) if isinstance(memory, int) else 0.0)
+            cpu[name].append(time.process_time() - used)
     rows = []
     for name in steps:
         slowest = torch.tensor(seconds[name], dtype=torch.float64)
-        sums = torch.tensor([cpu[name], grown[name]], dtype=torch.float64)
+        worked = torch.tensor(cpu[name], dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        dist.all_reduce(sums)
+        dist.all_reduce(worked)
         row = {
             "scenario": title,
             "variant": name,
             "ms": statistics.median(slowest.tolist()) * 1e3,
-            "cpu_ms": statistics.median(sums[0].tolist()) * 1e3,
+            "cpu_ms": statistics.median(worked.tolist()) * 1e3,
         }
-        if sums[1].max() > 0:
-            row["mib"] = sums[1].max().item() / (1 << 20)
         rows.append(row)
     gloo = next((row["ms"] for row in rows if row["variant"] == "gloo"), None)
     for row in rows:
@@ -197,13 +191,8 @@ def resnet(groups: Groups) -> Scenario:
     yield "ResNet-50 by DDP: a step", {name: step_of(group) for name, group in groups.items()}
 
 
-def pss() -> int:
-    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-
-
 def fsdp(groups: Groups) -> Scenario:
-    """Eight blocks of 8 MiB; memory is what a forward pass adds at most."""
+    """Eight blocks of 8 MiB."""
     from collective_ops_torch.fsdp import share_gathered_parameters
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
@@ -226,17 +215,10 @@ def fsdp(groups: Groups) -> Scenario:
         fully_shard(net, mesh=mesh)
         if share:
             share_gathered_parameters(net)
-        before, most = pss(), [0]
 
-        def look(*_: object) -> None:
-            most[0] = max(most[0], pss() - before)
-
-        net[4][1].register_forward_hook(look)
-
-        def step() -> int:
+        def step() -> None:
             net(inputs).pow(2).mean().backward()
             net.zero_grad()
-            return most[0]
 
         return step
 

@@ -505,7 +505,5 @@ def test_steps_of_programs_are_measured_on_both_backends(tmp_path: Path) -> None
     rows = json.loads(written.read_text())
     assert [row["variant"] for row in rows] == ["ours", "gloo", "ours", "ours, shared", "gloo"]
     assert all(row["ms"] > 0 and row["cpu_ms"] > 0 for row in rows)
-    memory = {row["variant"]: row["mib"] for row in rows if "mib" in row}
-    assert memory["ours, shared"] < memory["ours"]
     unknown = run_program("torch_steps.py", "--scenarios", "games")
     assert unknown.returncode == 2 and "games" in unknown.stderr
