@@ -164,7 +164,7 @@ def bert(groups: Groups) -> Scenario:
             work.wait()
 
     yield (
-        "BERT-Large's gradients, 25 MiB each",
+        "BERT-Large's gradients by DDP",
         {
             "ours": lambda: reduce(private, groups["ours"]),
             "ours, placed": lambda: reduce(placed, groups["ours"]),
