@@ -83,22 +83,20 @@ class PreparedInputs:
         """Whether it is an archive or a dump; what cannot be read is told."""
         try:
             if _is_archive(path):
-                self._take(self._unpacked(path), path)
+                place = self._place(_stem(path))
+                place.mkdir()
+                try:
+                    self._unpack_all(path, place)
+                finally:
+                    self._take(place, path)  # what came out of a damaged one is used
                 return True
             if _DUMP.search(path.name):
                 dump = self._dump(path)
                 if dump is not None:
                     self._take(dump, path)
                 return dump is not None
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            tarfile.TarError,
-            zipfile.BadZipFile,
-            pickle.PickleError,
-        ) as error:
-            self.problems.append((path, f"cannot be read: {error}"))
+        except Exception as error:  # the modules that read them raise anything on damaged bytes
+            self.problems.append((path, f"cannot be read: {error or type(error).__name__}"))
             return True
         return False
 
@@ -118,24 +116,20 @@ class PreparedInputs:
         place.parent.mkdir()
         return place
 
-    def _unpacked(self, archive: Path) -> Path:
-        place = self._place(_stem(archive))
-        place.mkdir()
+    def _unpack_all(self, archive: Path, place: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
-                files = (
-                    (info.filename, info.file_size, info) for info in packed.infolist() if not info.is_dir()
-                )
-                self._unpack(place, files, packed.open)
+                infos = (info for info in packed.infolist() if not info.is_dir())
+                self._unpack(place, ((info.filename, info.file_size, info) for info in infos), packed.open)
         else:
             with tarfile.open(archive) as packed:
                 members = ((info.name, info.size, info) for info in packed if info.isfile())
                 self._unpack(place, members, lambda info: packed.extractfile(info) or io.BytesIO())
-        return place
 
     @staticmethod
     def _unpack(place: Path, files: Iterable[tuple[str, int, Any]], open_file: Any) -> None:
         """Only plain files of known kinds, never outside of `place`, as long as the disk has room."""
+        damage = ""
         for name, size, info in files:
             parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
             if not parts or ".." in parts:
@@ -150,8 +144,13 @@ class PreparedInputs:
                 )
             target = place.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with open_file(info) as source, target.open("wb") as copy:
-                _copy(source, copy, size)
+            try:
+                with open_file(info) as source, target.open("wb") as copy:
+                    _copy(source, copy, size)
+            except Exception as error:  # this file is cut off there; the next ones may be whole
+                damage = damage or f"{name}: {error or type(error).__name__}"
+        if damage:
+            raise ValueError(damage)
 
     def _dump(self, path: Path) -> Path | None:
         """JSON of a dump of the flight recorder; None for what is none."""
@@ -162,17 +161,7 @@ class PreparedInputs:
             if first != b"\x80":
                 return None
             file.seek(0)
-            try:
-                content = _PlainUnpickler(file).load()
-            except (
-                pickle.UnpicklingError,
-                EOFError,
-                ValueError,
-                IndexError,
-                KeyError,
-                AttributeError,
-            ) as error:
-                raise ValueError(f"as a dump of the flight recorder: {error}") from None
+            content = _PlainUnpickler(file).load()
         if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
             return None
         entries = [{k: v for k, v in entry.items() if k != "frames"} for entry in content["entries"]]
