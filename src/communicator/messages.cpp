@@ -193,6 +193,11 @@ Status Messages::run(std::span<const Transfer> transfers, std::span<Item> items)
     Status status = wait(items[i], std::nullopt);
     if (first.ok()) first = std::move(status);
   }
+  if (settings_.remote) {
+    // Nobody may come here again before the peer needs what the socket had no room for.
+    const std::lock_guard lock(mutex_);
+    if (holds_bytes() && start_thread()) parked_.notify_one();
+  }
   return first;
 }
 
@@ -372,16 +377,16 @@ void Messages::serve() {
   std::unique_lock lock(mutex_);
   int64_t nap = kFirstNapNs;
   while (!stop_) {
-    if (started_ == 0) {
+    if (started_ == 0 && !holds_bytes()) {
       update_sleepers();  // nobody needs to ring
-      parked_.wait(lock, [this] { return stop_ || started_ > 0; });
+      parked_.wait(lock, [this] { return stop_ || started_ > 0 || holds_bytes(); });
       nap = kFirstNapNs;
       continue;
     }
     progress();
     run_jobs(lock);
     if (waiters_ == 0 || (memory_.broken() && !failed())) look_for_failure(lock);
-    if (stop_ || started_ == 0) continue;
+    if (stop_ || (started_ == 0 && !holds_bytes())) continue;
     sleep(lock, nullptr, shm::kServer, nap);
     nap = std::min(nap * 2, kLongestNapNs);
   }

@@ -180,6 +180,8 @@ class Messages final : public MessageEnd, public std::enable_shared_from_this<Me
   void join_waiters();
   void leave_waiters();
   void update_sleepers();
+  // Of messages to other hosts, whose senders are done: what the sockets had no room for.
+  bool holds_bytes() const { return settings_.remote && !settings_.remote->flushed(); }
   void hand_over_jobs();
   bool start_thread();
   void serve();

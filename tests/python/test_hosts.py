@@ -69,6 +69,22 @@ def test_all_collectives(hosts: int, ranks: int) -> None:
     assert outputs(run(COLLECTIVES, hosts, ranks)) == ["good"] * hosts * ranks
 
 
+def test_a_sender_in_another_call_still_sends() -> None:
+    # A send is done when its bytes have left the caller's memory: maybe before the socket has taken them.
+    program = """
+    data = np.zeros(700_001, np.float32)
+    for turn in range(30):
+        if rank == 0:
+            ops.isend(np.full(700_001, turn, np.float32), 1).wait()
+        else:
+            ops.recv(data, 0); assert (data == turn).all()
+        ops.barrier()
+    ops.finalize()
+    print("good")
+    """
+    assert outputs(run(program.replace("\n    ", "\n"), ranks=1)) == ["good"] * 2
+
+
 def test_hosts_with_ipv6_alone() -> None:
     assert outputs(run(COLLECTIVES, family="ipv6")) == ["good"] * 4
 
