@@ -171,6 +171,7 @@ def test_roots_that_never_waited_are_compared_when_they_leave() -> None:
 def test_ctrl_c_ends_finalize_that_waits_for_a_peer() -> None:
     ended = run_ranks(
         """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what `nohup ... &` has started
         ops.init_hccl(timeout=30)
         work = ops.allreduce(np.ones(4), async_op=True) if rank == 0 else None
         if rank == 0:
