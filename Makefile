@@ -84,7 +84,7 @@ check:  ## format, clang-tidy of changed files (of all with ALL=1), order of lay
 	@scripts/setup --check
 	@scripts/check $(if $(ALL),--all)
 
-wheel: setup  ## build the wheels into dist/: the package, and the PyTorch backend
+wheel: setup  ## build the wheels of the package and of the PyTorch backend into dist/
 	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist .
 	@$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps -w dist ./python/pytorch
 

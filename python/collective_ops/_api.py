@@ -435,7 +435,6 @@ def _rank_of(caller: str, world_rank: int, group: Group | None) -> int:
 
 def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and world size, from the environment where not given."""
-    given = {"rank": rank, "world_size": world_size}
     if rank is None and world_size is None and (launched := _core.launched()) is not None:
         return launched[1], launched[2]
     rank = _number("RANK") if rank is None else rank
@@ -445,8 +444,8 @@ def _identity(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None:
         missing = "rank" if rank is None else "world_size"
         raise InvalidArgumentError(
-            f"init_hccl: {missing} is neither an argument ({given}) nor {missing.upper()} in the "
-            "environment; collective-ops run and torchrun set both"
+            f"init_hccl: there is no {missing}, neither as an argument nor as {missing.upper()} in the "
+            "environment; collective-ops run and torchrun set it. Give both, or neither to be the only rank"
         )
     return rank, world_size
 

@@ -29,6 +29,7 @@ class Start {
       : number_(store->add(c10::str("collective_ops/starts/", rank), 1)) {}
   std::string host_of(int rank) const { return c10::str("collective_ops/host/", number_, "/", rank); }
   std::string job() const { return c10::str("collective_ops/job/", number_); }
+  std::string heard_by(int rank) const { return c10::str("collective_ops/heard/", number_, "/", rank); }
 
  private:
   int64_t number_;
@@ -93,6 +94,19 @@ class CoreStore final : public KeyValueStore {
   std::string prefix_;
 };
 
+// With rank 0's process the store may end, so it stays until those that came have heard why they cannot join.
+void wait_for_hearers(const c10::intrusive_ptr<c10d::Store>& store, const Start& start, int size) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < size; ++rank) {
+    if (store->check({start.host_of(rank)})) keys.push_back(start.heard_by(rank));
+  }
+  try {
+    if (!keys.empty()) store->wait(keys, kAnswerTime);
+  } catch (const std::exception&) {
+    // They are gone, or late: what there is to say stands in the store.
+  }
+}
+
 // How the ranks join, which rank 0 tells them, or why they cannot.
 void agree(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group, ConnectOptions& options) {
   const Start start(store, options.rank);
@@ -112,6 +126,11 @@ void agree(const c10::intrusive_ptr<c10d::Store>& store, const std::string& grou
     options.job_id = told.substr(kHosts.size());
     options.store = std::make_shared<CoreStore>(store, start.job() + "/");
   } else {
+    if (options.rank == 0) {
+      wait_for_hearers(store, start, options.world_size);
+    } else {
+      store->set(start.heard_by(options.rank), "");
+    }
     raise({ErrorCode::kRendezvous, c10::str("process group ", group, ", rank ", options.rank, ": ", told)});
   }
 }

@@ -51,7 +51,7 @@ def block(language: str, heading: str) -> str:
 
 def start_commands() -> list[str]:
     lines = block("", "Start the ranks").splitlines()
-    assert [line.split()[0] for line in lines] == ["collective-ops", "torchrun", "export"]
+    assert [line.split()[0] for line in lines] == ["collective-ops", "torchrun", "for"]
     smaller = [line.replace("{0..7}", f"{{0..{RANKS - 1}}}") for line in lines]
     return [re.sub(r"\b8\b", str(RANKS), line) for line in smaller]
 

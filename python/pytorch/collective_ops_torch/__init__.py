@@ -82,6 +82,11 @@ def _load() -> Any:
     importlib.import_module("collective_ops")
     try:
         return importlib.import_module("collective_ops_torch._native")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"collective-ops-torch is not built ({error}): make build, or "
+            "pip install --no-build-isolation collective-ops-torch"
+        ) from error
     except ImportError as error:
         raise ImportError(
             f"collective-ops-torch cannot be loaded with PyTorch {torch.__version__}: {error}. It is "
