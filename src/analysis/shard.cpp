@@ -1,7 +1,5 @@
 #include "analysis/shard.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -267,26 +265,7 @@ std::string read_shard(const fs::path& path, const std::shared_ptr<SharedTexts>&
 }  // namespace
 
 Status write_shard(ProfileSet* set, const fs::path& path) {
-  fs::path temporary = path;
-  temporary += fmt::format(".{}.part", ::getpid());
-  std::error_code error;
-  std::string problem;
-  {
-    fs::remove(temporary, error);
-    auto database = Database::create(temporary);
-    if (!database.ok()) return database.status();
-    (*database)->run("BEGIN");
-    insert(set, database->get());
-    (*database)->run("COMMIT");
-    problem = (*database)->problem();
-  }
-  if (problem.empty()) {
-    fs::rename(temporary, path, error);
-    if (error) problem = error.message();
-  }
-  if (problem.empty()) return {};
-  fs::remove(temporary, error);
-  return {ErrorCode::kSystem, fmt::format("cannot write {}: {}", path.string(), problem)};
+  return Database::write(path, [set](Database* database) { insert(set, database); });
 }
 
 Result<ProfileSet> read_shards(const std::vector<fs::path>& paths) {

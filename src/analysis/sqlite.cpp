@@ -1,6 +1,9 @@
 #include "analysis/sqlite.h"
 
 #include <sqlite3.h>
+#include <unistd.h>
+
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -89,6 +92,29 @@ Result<std::unique_ptr<Database>> Database::create(const std::filesystem::path& 
   database->run("PRAGMA journal_mode=OFF");
   database->run("PRAGMA synchronous=OFF");
   return database;
+}
+
+Status Database::write(const std::filesystem::path& path, const std::function<void(Database*)>& fill) {
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".{}.part", ::getpid());
+  std::error_code error;
+  std::string problem;
+  {
+    std::filesystem::remove(temporary, error);
+    auto database = create(temporary);
+    if (!database.ok()) return database.status();
+    (*database)->run("BEGIN");
+    fill(database->get());
+    (*database)->run("COMMIT");
+    problem = (*database)->problem();
+  }
+  if (problem.empty()) {
+    std::filesystem::rename(temporary, path, error);
+    if (error) problem = error.message();
+  }
+  if (problem.empty()) return {};
+  std::filesystem::remove(temporary, error);
+  return {ErrorCode::kSystem, fmt::format("cannot write {}: {}", path.string(), problem)};
 }
 
 Database::~Database() { sqlite3_close(handle_); }

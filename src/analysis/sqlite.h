@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,7 +47,9 @@ class Database {
  public:
   // Never makes a file beside it, which SQLite does for databases with a write-ahead log.
   static Result<std::unique_ptr<Database>> open_input(const std::filesystem::path& path);
-  static Result<std::unique_ptr<Database>> create(const std::filesystem::path& path);
+  // Makes a database of what `fill` writes, in one transaction, and moves it to `path` once it is whole:
+  // until then, and where it fails, what stood there stays. kSystem.
+  static Status write(const std::filesystem::path& path, const std::function<void(Database*)>& fill);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -60,6 +63,7 @@ class Database {
  private:
   friend class Rows;
   Database() = default;
+  static Result<std::unique_ptr<Database>> create(const std::filesystem::path& path);
   void note_problem();
   sqlite3* handle_ = nullptr;
   std::string problem_;

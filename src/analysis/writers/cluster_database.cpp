@@ -1,10 +1,7 @@
 #include "analysis/writers/cluster_database.h"
 
-#include <unistd.h>
-
 #include <map>
 #include <string>
-#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -188,31 +185,14 @@ void insert_hosts(const ProfileSet& set, Database* database) {
 }  // namespace
 
 Status write_cluster_database(const ProfileSet& set, const ClusterGroups& groups, const fs::path& path) {
-  fs::path temporary = path;
-  temporary += fmt::format(".{}.part", ::getpid());
-  std::error_code error;
-  std::string problem;
-  {
-    fs::remove(temporary, error);
-    auto database = Database::create(temporary);
-    if (!database.ok()) return database.status();
-    (*database)->run("BEGIN");
-    for (const char* table : kTables) (*database)->run(table);
-    insert_groups(groups, database->get());
-    insert_operators(set, database->get());
-    insert_links(set, groups, database->get());
-    insert_steps(set, database->get());
-    insert_hosts(set, database->get());
-    (*database)->run("COMMIT");
-    problem = (*database)->problem();
-  }
-  if (problem.empty()) {
-    fs::rename(temporary, path, error);
-    if (error) problem = error.message();
-  }
-  if (problem.empty()) return {};
-  fs::remove(temporary, error);
-  return {ErrorCode::kSystem, fmt::format("cannot write {}: {}", path.string(), problem)};
+  return Database::write(path, [&](Database* database) {
+    for (const char* table : kTables) database->run(table);
+    insert_groups(groups, database);
+    insert_operators(set, database);
+    insert_links(set, groups, database);
+    insert_steps(set, database);
+    insert_hosts(set, database);
+  });
 }
 
 }  // namespace collective_ops
