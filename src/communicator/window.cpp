@@ -24,7 +24,6 @@
 namespace collective_ops {
 namespace {
 
-constexpr int kPolls = 400;
 constexpr uint32_t kDown = 0, kUp = 1;
 constexpr int64_t kMapNs =
     10'000'000'000;  // for mail that was sent before; only a stopped kernel takes so long
@@ -68,7 +67,7 @@ class GroupWindow final : public Window {
         members_(group.members()),
         rank_(group.rank()),
         default_timeout_(group.exec_timeout()),
-        polls_(group.oversubscribed() ? shm::kPollsOversubscribed : kPolls),
+        polls_(group.oversubscribed() ? shm::kPollsOversubscribed : shm::kPolls),
         peers_(std::move(peers)),
         parts_(std::move(parts)),
         signal_bytes_(signal_bytes) {}

@@ -10,6 +10,8 @@
 
 namespace collective_ops::shm {
 
+// About 10 us of polling where every rank has a core of its own; a wake-up from a futex costs more.
+inline constexpr int kPolls = 400;
 inline constexpr int kPollsOversubscribed = 2;  // more ranks than cores
 // A turn of yielding takes 0.3 us across cores. After this long the peer is busy, and sleeping is polite.
 inline constexpr int64_t kYieldNs = 200'000;

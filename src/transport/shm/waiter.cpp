@@ -15,9 +15,6 @@
 namespace collective_ops::shm {
 namespace {
 
-// About 10 us of polling where every rank has a core of its own; a wake-up from a futex costs more.
-constexpr int kPolls = 400;
-
 // The half of a 64-bit word that changes with every raise; futexes are 32 bits wide.
 const uint32_t* low_half(const std::atomic<uint64_t>& word) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
