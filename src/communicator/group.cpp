@@ -264,6 +264,8 @@ void Group::announce_memory(const Call& call) {
 bool Group::all_reachable(const PreparedCall& prepared, const Program& program, int root) const {
   for (int peer = 0; peer < world_size(); ++peer) {
     const shm::Line& line = memory_.line(peer, sequence_);
+    // A rank that has run such a call eagerly says so here, and has not written where its output lies.
+    if (prepared.eager && line.input_segment == 0) return false;
     const CallBytes& bytes = prepared.bytes[static_cast<size_t>(peer)];
     if (reads_input(program, bytes, peer, root) && line.input_segment == 0) return false;
     if (writes_output(program, bytes, peer, root) && line.memory.output_segment == 0) return false;

@@ -9,11 +9,15 @@ from collective_ops import (
     allreduce,
     alltoall,
     barrier,
+    broadcast,
     counters,
     empty,
+    gather,
     init_hccl,
     rank,
+    reduce,
     reducescatter,
+    scatter,
     world_size,
 )
 from rank_pool import RankPool
@@ -67,3 +71,52 @@ def test_ranks_with_different_memory_agree(rank_pool: RankPool, kinds: str) -> N
 def test_small_calls_on_shared_memory_copy_nothing(rank_pool: RankPool) -> None:
     for counted in rank_pool.run(call_all, 2, ("ss",)):
         assert counted["direct_calls"] > counted["staged_calls"] + counted["inline_calls"]
+
+
+def call_with_changing_memory() -> None:
+    """More calls than there are announcements at once, so that what an earlier one has left would be seen."""
+    init_hccl()
+    me, n = rank(), world_size()
+    chance = np.random.default_rng(me)
+    for turn in range(200):
+        count = [12, 1000, 3000, 6000, 12000][turn % 5] // n * n
+        root = turn // 5 % n
+        values = [
+            np.random.default_rng([turn, r]).integers(-99, 99, count).astype(np.float32) for r in range(n)
+        ]
+        data, out = array(count, chance.random() < 0.5), array(count * n, chance.random() < 0.5)
+        total = np.sum(values, axis=0)
+
+        data[...] = values[me]
+        out[...] = 0
+        allgather(data, out)
+        np.testing.assert_array_equal(out.reshape(n, -1), values, f"all_gather {turn}")
+
+        data[...] = values[me]
+        out[...] = 0
+        gather(data, out if me == root else None, root=root)
+        if me == root:
+            np.testing.assert_array_equal(out.reshape(n, -1), values, f"gather {turn}")
+        data[...] = 0  # whoever reads it later sees it
+
+        data[...] = values[me]
+        reduce(data, root=root)
+        if me == root:
+            np.testing.assert_array_equal(data, total, f"reduce {turn}")
+        data[...] = 0
+
+        data[...] = values[me]
+        broadcast(data, root=root)
+        np.testing.assert_array_equal(data, values[root], f"broadcast {turn}")
+        data[...] = 0
+
+        out[...] = np.concatenate(values)
+        scatter(data, out if me == root else None, root=root)
+        np.testing.assert_array_equal(data, values[me], f"scatter {turn}")
+        out[...] = 0
+    barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_memory_may_change_from_call_to_call(rank_pool: RankPool, ranks: int) -> None:
+    rank_pool.run(call_with_changing_memory, ranks)
