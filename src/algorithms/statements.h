@@ -24,11 +24,12 @@ inline Ref block(Space space, RankTerm owner, RankTerm number, int region = 0) {
   return {.space = space, .owner = owner, .whole = false, .block = number, .region = region};
 }
 
-// The same of every rank, but this rank's own straight from its input.
+// The same of every rank, but this rank's own straight from its input, or straight into its output.
 inline Ref own_from_input(Ref ref) {
-  ref.own_is_input = true;
+  ref.own_is_callers = true;
   return ref;
 }
+inline Ref own_to_output(Ref ref) { return own_from_input(ref); }
 
 inline Statement copy(Ref to, Ref from, Each each = Each::kNone) {
   return {.action = Action::kCopy, .each = each, .destinations = {to}, .sources = {from}};
@@ -48,6 +49,12 @@ inline Statement await_root() {
 inline Statement signal() { return {.action = Action::kSignal}; }
 inline Statement wait_others() { return {.action = Action::kWait, .each = Each::kOthers}; }
 inline Statement wait_root() { return {.action = Action::kWait, .guard = Guard::kOthers, .peer = kTheRoot}; }
+
+// Of several signals in one loop: which.
+inline Statement numbered(int which, Statement statement) {
+  statement.signal = which;
+  return statement;
+}
 
 inline Statement send(RankTerm peer, Ref from) {
   return {.action = Action::kSend, .sources = {from}, .peer = peer};

@@ -242,9 +242,9 @@ class Lowering {
     if (peer < 0) return;
     std::vector<Operand> operands;
     const bool many = statement.action == Action::kReduce;
-    if (!resolve(statement.destinations, many, place, operands)) return;
+    if (!resolve(statement.destinations, Space::kOutput, many, place, operands)) return;
     const size_t destinations = operands.size();
-    if (!resolve(statement.sources, many, place, operands)) return;
+    if (!resolve(statement.sources, Space::kInput, many, place, operands)) return;
     const size_t sources = operands.size() - destinations;
     size_t want_destinations = 1, want_sources = 1;
     switch (statement.action) {
@@ -282,25 +282,27 @@ class Lowering {
     program_.instructions.push_back(instruction);
   }
 
-  // False: a ref names no rank, so the statement is skipped. `many`: an owner of kEach stands for all ranks.
-  bool resolve(const std::vector<Ref>& refs, bool many, Place place, std::vector<Operand>& operands) {
+  // False: a ref names no rank, so the statement is skipped. `callers`: what own_is_callers stands for.
+  // `many`: an owner of kEach stands for all ranks.
+  bool resolve(const std::vector<Ref>& refs, Space callers, bool many, Place place,
+               std::vector<Operand>& operands) {
     for (const Ref& ref : refs) {
       if (many && ref.owner.base == RankTerm::Base::kEach) {
         for (place.each = 0; place.each < n_; ++place.each) {
-          if (!append(ref, place, operands)) return false;
+          if (!append(ref, callers, place, operands)) return false;
         }
-      } else if (!append(ref, place, operands)) {
+      } else if (!append(ref, callers, place, operands)) {
         return false;
       }
     }
     return true;
   }
 
-  bool append(const Ref& ref, const Place& place, std::vector<Operand>& operands) {
+  bool append(const Ref& ref, Space callers, const Place& place, std::vector<Operand>& operands) {
     const int owner = terms_.rank_of(ref.owner, place);
     const int block = ref.whole ? owner : terms_.rank_of(ref.block, place);
     if (owner < 0 || block < 0) return false;
-    const Space space = ref.own_is_input && owner == binding_.rank ? Space::kInput : ref.space;
+    const Space space = ref.own_is_callers && owner == binding_.rank ? callers : ref.space;
     const Extent extent = extent_of(ref, space, place, owner, block);
     Operand operand{.space = space,
                     .owner = static_cast<uint16_t>(owner),

@@ -66,8 +66,9 @@ struct Ref {
   // In a region of kPiles: pile number `pile`, which holds the block that rank `sender` has for rank `block`.
   RankTerm pile = kMyself;
   RankTerm sender = kMyself;
-  bool own_is_input =
-      false;  // where the owner is me: that block of my input, which need not be staged for me
+  // Where the owner is me: that block of my input (of a source) or output (of a destination), which need not
+  // be staged for me.
+  bool own_is_callers = false;
   bool operator==(const Ref&) const = default;
 };
 

@@ -57,7 +57,7 @@ std::string who(const RankTerm& term) {
   return term == kTheRoot ? "the root" : "rank " + text_of(term);
 }
 
-std::string text_of(const Ref& ref, const Plan& plan, bool of_all) {
+std::string text_of(const Ref& ref, const Plan& plan, bool of_all, bool is_source) {
   std::string text(name_of(ref.space));
   if (ref.space == Space::kScratch && plan.scratch.size() > 1) text += "." + plan.scratch[ref.region].name;
   if (ref.half > 0) text += ref.half == 1 ? "[first half]" : "[second half]";
@@ -70,22 +70,23 @@ std::string text_of(const Ref& ref, const Plan& plan, bool of_all) {
     text += fmt::format("[{}]", text_of(ref.block));
   }
   if (of_all && ref.owner.base == RankTerm::Base::kEach) {
-    return text + " of ranks 0..n-1" + (ref.own_is_input ? ", mine from my input" : "");
+    const std::string_view mine = is_source ? ", mine from my input" : ", mine to my output";
+    return fmt::format("{} of ranks 0..n-1{}", text, ref.own_is_callers ? mine : "");
   }
   if (ref.owner == kMyself) return "my " + text;
   return fmt::format("{} of {}", text, who(ref.owner));
 }
 
-std::string text_of(const std::vector<Ref>& refs, const Plan& plan, bool of_all) {
+std::string text_of(const std::vector<Ref>& refs, const Plan& plan, bool of_all, bool are_sources) {
   std::vector<std::string> texts;
-  for (const Ref& ref : refs) texts.push_back(text_of(ref, plan, of_all));
+  for (const Ref& ref : refs) texts.push_back(text_of(ref, plan, of_all, are_sources));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 std::string action_of(const Statement& s, const Plan& plan) {
   const bool reduces = s.action == Action::kReduce;
-  const std::string to = text_of(s.destinations, plan, reduces);
-  const std::string from = text_of(s.sources, plan, reduces);
+  const std::string to = text_of(s.destinations, plan, reduces, false);
+  const std::string from = text_of(s.sources, plan, reduces, true);
   switch (s.action) {
     case Action::kCopy:
       return fmt::format("copy {} <- {}", to, from);

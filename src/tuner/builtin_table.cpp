@@ -10,13 +10,13 @@ constexpr std::string_view kText = R"(collective-ops tuning table 1
 # collective element ranks from shared private
 all_reduce * 2 0 one_shot one_shot
 all_reduce * 2 512 direct one_shot
-all_reduce * 2 92681 direct two_shot
+all_reduce * 2 8192 direct two_shot
 all_reduce * 4 0 one_shot one_shot
 all_reduce * 4 5792 direct one_shot
-all_reduce * 4 46340 direct two_shot
+all_reduce * 4 23170 direct two_shot
 all_reduce * 8 0 one_shot one_shot
 all_reduce * 8 5792 direct one_shot
-all_reduce * 8 23170 direct two_shot
+all_reduce * 8 46340 direct two_shot
 # Larger groups were not measured: the work of one_shot grows with the square of the ranks.
 all_reduce * 65535 0 one_shot one_shot
 all_reduce * 65535 2048 direct two_shot

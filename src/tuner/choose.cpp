@@ -14,9 +14,9 @@ namespace {
 // Staging works well while what ranks write is still in the second-level cache (mostly 1 or 2 MiB) when it is
 // read, and the caller's memory of a chunk when it is overwritten. Several ranks may share a core: half of
 // them are counted, as on a machine of two. Below the smallest chunk, synchronising costs more than that
-// saves.
+// saves: on shared cores each chunk is a turn of all ranks.
 constexpr size_t kStagingInCache = 512 << 10;
-constexpr size_t kSmallestChunk = 4 << 10;
+constexpr size_t kSmallestChunk = 64 << 10;
 
 std::string_view staged_plan(Collective collective) {
   return collective == Collective::kAllReduce ? "two_shot" : "staged";

@@ -31,7 +31,7 @@ TEST(Cost, BytesAreTheFormulas) {
       return cost_of(collective, name, static_cast<int>(n), s).bytes();
     };
     EXPECT_EQ(bytes(Collective::kAllReduce, "direct"), 2 * n * s) << n;
-    EXPECT_EQ(bytes(Collective::kAllReduce, "two_shot"), (5 * n - 2) * s) << n;
+    EXPECT_EQ(bytes(Collective::kAllReduce, "two_shot"), (6 * n - 4) * s) << n;
     EXPECT_EQ(bytes(Collective::kAllReduce, "read"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kAllReduce, "one_shot"), (n * n + 3 * n) * s) << n;
     EXPECT_EQ(bytes(Collective::kBroadcast, "direct"), 2 * (n - 1) * s) << n;

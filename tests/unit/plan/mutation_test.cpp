@@ -34,10 +34,11 @@ Status prove_among_others(const Plan& plan) {
   }
   const Plan* others[] = {find_plan(Collective::kAllReduce, "two_shot"),
                           find_plan(Collective::kAllGather, "staged"),
+                          find_plan(Collective::kReduceScatter, "staged"),
                           find_plan(Collective::kBroadcast, "staged")};
   std::vector<ProofCall> calls;
   for (int i = 0; i < 2 * kEagerDepth; ++i) {
-    calls.push_back({others[i % 3], {.world_size = kRanks, .count = 130, .chunk_bytes = 64}});
+    calls.push_back({others[static_cast<size_t>(i) % std::size(others)], {.world_size = kRanks, .count = 130, .chunk_bytes = 64}});
     calls.push_back({&plan, binding, i % 2 == 1});
     calls.push_back({&plan, binding, i % 2 == 0});
   }
