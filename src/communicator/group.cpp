@@ -43,7 +43,7 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       addresses_(static_cast<size_t>(memory.world_size())),
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
            std::hash<std::string>()(settings.forced.text())} {
-  if (settings_.remote) waiter_.sleep_where_crowded();
+  if (settings_.remote) waiter_.follow(&pace_);
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < kEagerDepth; ++slot) {

@@ -72,6 +72,7 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   const shm::GroupMemory& memory() const { return memory_; }
   const Forced& forced() const { return settings_.forced; }
   bool oversubscribed() const { return settings_.oversubscribed(); }
+  shm::HostsPace& pace() { return pace_; }
 
  private:
   void arrive() override;
@@ -113,6 +114,7 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   int rank_;
   std::unique_ptr<Peers> peers_;
   GroupSettings settings_;
+  shm::HostsPace pace_;  // of a part of a group on several hosts
   shm::Waiter waiter_;
   ChannelPort port_;
   Executor executor_;

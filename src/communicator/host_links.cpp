@@ -22,11 +22,12 @@ shm::Signature call_in(const tcp::Header& header) {
 
 }  // namespace
 
-HostLinks::HostLinks(HostLinksSettings settings, int connections)
+HostLinks::HostLinks(HostLinksSettings settings, shm::HostsPace& pace, int connections)
     : settings_(std::move(settings)),
-      links_(*this, {.world_size = static_cast<int>(settings_.members.all().size()),
-                     .connections = connections,
-                     .oversubscribed = settings_.oversubscribed}),
+      links_(*this, pace,
+             {.world_size = static_cast<int>(settings_.members.all().size()),
+              .connections = connections,
+              .oversubscribed = settings_.oversubscribed}),
       refused_(settings_.members.all().size()) {}
 
 void HostLinks::begin(const shm::Signature& call, uint32_t history, int64_t begun_ns, int64_t deadline_ns) {

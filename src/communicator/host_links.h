@@ -31,7 +31,7 @@ struct HostLinksSettings {
 
 class HostLinks final : private tcp::LinkOwner {
  public:
-  HostLinks(HostLinksSettings settings, int connections);
+  HostLinks(HostLinksSettings settings, shm::HostsPace& pace, int connections);
 
   // The call that messages belong to from now on.
   void begin(const shm::Signature& call, uint32_t history, int64_t begun_ns, int64_t deadline_ns);

@@ -33,7 +33,7 @@ SpanningGroup::SpanningGroup(std::unique_ptr<Group> local, const SpanningSetting
               .connector = connector_,
               .oversubscribed = settings.oversubscribed,
               .healthy = [this] { return healthy(); }},
-             settings.connections),
+             local_->pace(), settings.connections),
       across_(links_, local_->memory(), local_->rank(), hosts_.own, local_->forced()),
       own_{static_cast<uint64_t>(local_->forced().path) << 32,
            std::hash<std::string>()(local_->forced().text())} {

@@ -74,17 +74,21 @@ bool Waiter::healthy(int peer) {
 }
 
 bool Waiter::poll_and_yield(const Awaited& awaited) {
-  for (int i = 0; i < polls_; ++i) {
+  int64_t now = pace_ != nullptr ? monotonic_ns() : 0;
+  const bool crowded = pace_ != nullptr && pace_->crowded(now);
+  for (int i = 0; i < (crowded ? kPollsOversubscribed : polls_); ++i) {
     if (awaited.reached(awaited.word->load(std::memory_order_acquire))) return true;
     cpu_relax();
   }
-  int64_t now = monotonic_ns();
-  const int64_t stop = std::min(now + kYieldNs, deadline_ns());
+  if (crowded) return false;
+  now = monotonic_ns();
+  const bool sending = pace_ != nullptr && pace_->sending();
+  const int64_t stop = std::min(now + (sending ? kNapWhileSendingNs / 2 : kYieldNs), deadline_ns());
   while (!memory_.broken() && now < stop) {
     sched_yield();
     if (awaited.reached(awaited.word->load(std::memory_order_acquire))) return true;
     const int64_t before = std::exchange(now, monotonic_ns());
-    if (sleeps_where_crowded_ && now - before > kCrowdedYieldNs) break;
+    if (pace_ != nullptr && pace_->note_yield(before, now)) break;
   }
   return false;
 }
@@ -109,10 +113,11 @@ bool Waiter::sleep_until(const Awaited& awaited) {
     if (!awaited.reached(seen)) {
       const int64_t left =
           deadline_ns() == kNoDeadline ? nap : std::max<int64_t>(deadline_ns() - monotonic_ns(), 1000);
-      futex_sleep(*awaited.word, seen, std::min(nap, left));
+      const bool sending = pace_ != nullptr && pace_->sending();
+      futex_sleep(*awaited.word, seen, std::min(sending ? kNapWhileSendingNs : nap, left));
     }
     peer.sleepers.fetch_sub(1, std::memory_order_relaxed);
-    nap = std::min(nap * 2, sleeps_where_crowded_ ? kLongestNapBetweenHostsNs : kLongestNapNs);
+    nap = std::min(nap * 2, pace_ != nullptr ? kLongestNapBetweenHostsNs : kLongestNapNs);
   }
   mine.waits_for.store(-1, std::memory_order_relaxed);
   return reached;

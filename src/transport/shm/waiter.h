@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "transport/shm/group_memory.h"
+#include "transport/shm/pause.h"
 
 namespace collective_ops::shm {
 
@@ -36,7 +37,7 @@ class Waiter {
     status_ = Status();
   }
   // In a group on several hosts, where ranks wait for one that waits for the network.
-  void sleep_where_crowded() { sleeps_where_crowded_ = true; }
+  void follow(HostsPace* pace) { pace_ = pace; }
   int64_t deadline_ns();  // of this call; kNoDeadline where there is none
 
   // True once `peer` has raised its counter to `value`; false on failure (see status()).
@@ -100,7 +101,7 @@ class Waiter {
   int rank_;
   WaitObserver& observer_;
   int polls_;
-  bool sleeps_where_crowded_ = false;
+  HostsPace* pace_ = nullptr;
   int64_t timeout_ns_ = 0;
   int64_t deadline_ns_ = 0;  // 0: not computed yet
   Status status_;

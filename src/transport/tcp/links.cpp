@@ -22,14 +22,14 @@ constexpr int kTries = 100;
 constexpr int kTriesWhereCrowded = 3;
 constexpr int64_t kFirstNapNs = 1'000'000;
 constexpr int64_t kLongestNapNs = 10'000'000;
-constexpr int64_t kCrowdedNs = 20'000'000;  // so long it stays so
 // How long after a connection has ended the reason may still come from elsewhere.
 constexpr int64_t kReasonNs = 200'000'000;
 
 }  // namespace
 
-Links::Links(LinkOwner& owner, const LinksSettings& settings)
+Links::Links(LinkOwner& owner, shm::HostsPace& pace, const LinksSettings& settings)
     : owner_(owner),
+      pace_(pace),
       settings_(settings),
       deadline_ns_(kNoDeadline),
       links_(static_cast<size_t>(settings.world_size)),
@@ -80,15 +80,19 @@ Status Links::send(int peer, const Header& header, const std::byte* data) {
   if (!found.ok()) return found.status();
   (*found)->send(header, data);
   (void)(*found)->push();
+  if ((*found)->sending()) pace_.set_sending(true);
   return (*found)->ended() ? ended(peer) : Status();
 }
 
 bool Links::push_all() {
-  bool moved = false;
+  if (!pace_.sending()) return false;
+  bool moved = false, more = false;
   for (const int peer : linked_) {
     Link& one = *links_[static_cast<size_t>(peer)];
     if (one.sending()) moved |= one.push();
+    more |= one.sending();
   }
+  pace_.set_sending(more);
   return moved;
 }
 
@@ -143,6 +147,7 @@ void Links::keep(const std::byte* data, size_t bytes) {
 void Links::drop() {
   for (const int peer : linked_) links_[static_cast<size_t>(peer)].reset();
   linked_.clear();
+  pace_.set_sending(false);
 }
 
 void Links::tell(const Notice& notice) {
@@ -151,16 +156,15 @@ void Links::tell(const Notice& notice) {
 
 Status Links::pause(int peer, Pace& pace) {
   const int64_t now = monotonic_ns();
-  const bool crowded = settings_.oversubscribed || now < crowded_until_ns_;
+  const bool crowded = settings_.oversubscribed || pace_.crowded(now);
   if (pace.turns++ < (crowded ? kTriesWhereCrowded : kTries)) {
     shm::cpu_relax();
     return {};
   }
   if (pace.yields_until_ns == 0) pace.yields_until_ns = now + shm::kYieldNs;
-  if (now >= pace.yields_until_ns || now < crowded_until_ns_) return sleep(peer, pace);
+  if (now >= pace.yields_until_ns || pace_.crowded(now)) return sleep(peer, pace);
   sched_yield();
-  const int64_t after = monotonic_ns();
-  if (after - now > shm::kCrowdedYieldNs) crowded_until_ns_ = after + kCrowdedNs;
+  (void)pace_.note_yield(now, monotonic_ns());
   return {};
 }
 

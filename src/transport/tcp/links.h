@@ -14,6 +14,7 @@
 #include <collective_ops/status.h>
 
 #include "memory/private_descriptor.h"
+#include "transport/shm/pause.h"
 #include "transport/tcp/link.h"
 
 namespace collective_ops::tcp {
@@ -46,7 +47,8 @@ struct LinksSettings {
 
 class Links {
  public:
-  Links(LinkOwner& owner, const LinksSettings& settings);
+  // `pace`: of this rank in the group.
+  Links(LinkOwner& owner, shm::HostsPace& pace, const LinksSettings& settings);
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
@@ -90,9 +92,9 @@ class Links {
   Status ended(int peer);
 
   LinkOwner& owner_;
+  shm::HostsPace& pace_;
   const LinksSettings settings_;
   int64_t deadline_ns_;
-  int64_t crowded_until_ns_ = 0;
   Descriptor epoll_;
   std::vector<std::unique_ptr<Link>> links_;  // by peer; empty: not connected yet
   std::vector<int> linked_;                   // peers that have one

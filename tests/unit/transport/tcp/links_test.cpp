@@ -69,8 +69,9 @@ class Owner final : public LinkOwner {
 
 struct Rank {
   Rank(Board& board, int rank, int size, int connections = 2)
-      : owner(board, rank), links(owner, {.world_size = size, .connections = connections}) {}
+      : owner(board, rank), links(owner, pace, {.world_size = size, .connections = connections}) {}
   Owner owner;
+  shm::HostsPace pace;
   Links links;
 };
 
