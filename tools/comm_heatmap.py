@@ -162,8 +162,11 @@ def read_whole(path: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     with open_trace(path) as file:
         try:
             content = json.load(file)
-        except ValueError as error:
-            raise TraceError(f"{path}: not a trace, or cut short: {error}") from None
+        except json.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise TraceError(f"{path}: not a trace, or cut short: its JSON breaks at {where}") from None
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}: not a trace: {error}") from None
     if isinstance(content, list):
         content = {"traceEvents": content}
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
@@ -205,8 +208,10 @@ def calls_by_line(path: Path, file: Any, number: int) -> Iterator[dict[str, Any]
                 continue
             try:
                 yield json.loads(line.rstrip().rstrip(","))
-            except ValueError as error:
-                raise TraceError(f"{path}:{number}: cut short or damaged: {error}; merge it again") from None
+            except ValueError:
+                raise TraceError(
+                    f"{path}:{number}: this line is cut short or damaged; merge it again"
+                ) from None
     if not closed:
         raise TraceError(f"{path}: cut short after line {number}; merge it again")
 
@@ -396,6 +401,8 @@ def as_json(path: Path, traffic: Traffic, findings: dict[str, Any]) -> str:
 
 def replace_file(path: Path, write: Any) -> None:
     """`write(temporary)` and then one rename: nobody sees half a file."""
+    if not path.name or path.is_dir():
+        raise TraceError(f"{str(path)!r} is a folder: give a file's name to write to")
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         write(temporary)

@@ -39,6 +39,7 @@ examples:
   collective-ops analyze cluster -d ./profiler/                    into ./profiler/cluster_analysis_output/
   collective-ops analyze cluster -d ./profiler/ -m slow_rank       who holds the others up
   collective-ops analyze cluster -d ./profiler/ -o /tmp/run1 --json | jq .slow_ranks
+  collective-ops analyze cluster -d ./profiler/ -m timeline        one timeline of all ranks, for Perfetto
 
 exit codes: 0 all ranks; 3 some profiles are missing, damaged or left out (the rest is analysed, and the
 summary names them); 2 nothing that can be used; 1 results could not be written
@@ -281,29 +282,39 @@ def _rank_of_file(text: str) -> tuple[Path, int]:
 
 
 class _Progress:
-    """A line on standard error: overwritten on a terminal, else one every ten seconds."""
+    """A bar on standard error, drawn over on a terminal; elsewhere a line every ten seconds."""
+
+    WIDTH = 30
 
     def __init__(self) -> None:
         self.terminal = sys.stderr.isatty()
-        self.next = time.monotonic() + (0.5 if self.terminal else 10)
+        self.begun = time.monotonic()
+        self.next = self.begun + (0.5 if self.terminal else 10)
         self.shown = False
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now < self.next:
             return
-        self.next = now + (0.5 if self.terminal else 10)
+        self.next = now + (0.2 if self.terminal else 10)
         self.shown = True
-        print(
-            f"read {done} of {total} profiles",
-            end="\r" if self.terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = f"read {done} of {total} profiles"
+        if self.terminal:
+            text = f"\r{self.bar(done, total)} {text}{self.left(done, total, now)}\x1b[K"
+        print(text, end="" if self.terminal else "\n", file=sys.stderr, flush=True)
+
+    def bar(self, done: int, total: int) -> str:
+        full = self.WIDTH * done // max(total, 1)
+        return f"[{'#' * full}{'.' * (self.WIDTH - full)}]"
+
+    def left(self, done: int, total: int, now: float) -> str:
+        if done == 0 or done == total:
+            return ""
+        return f", about {(now - self.begun) / done * (total - done):.0f} s left"
 
     def close(self) -> None:
         if self.shown and self.terminal:
-            print("\x1b[K", end="", file=sys.stderr, flush=True)
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kDatabase = "cluster_analysis.db";
+constexpr std::string_view kDatabase = "cluster_analysis.db", kTimeline = "timeline/cluster_timeline.json";
 
 bool any_rank(const ProfileSet& set, bool (*has)(const RankProfile&)) {
   return std::any_of(set.ranks.begin(), set.ranks.end(), has);
@@ -103,6 +103,11 @@ const std::vector<Output>& outputs() {
        [](const ClusterReport& r, const fs::path& p) { return write_slow_ranks(r.profiles, r.waits, p); }},
       {"slow_link", "slow_link.csv", "communication_matrix.json of Ascend profiles, Level1 or 2", has_links,
        [](const ClusterReport& r, const fs::path& p) { return write_slow_links(r.links, p); }},
+      {"timeline", kTimeline, "times of calls or kernels",
+       [](const ClusterReport& r) { return r.timeline.events > 0; },
+       [](const ClusterReport& r, const fs::path& p) {
+         return write_cluster_timeline(r.profiles, r.waits, r.timeline, p);
+       }},
       {"step_trace", kDatabase, "a db export", from_databases, write_database},
       {"communication_time", kDatabase, "a db export", from_databases, write_database},
       {"communication_matrix", kDatabase, "a db export", from_databases, write_database},
@@ -118,8 +123,10 @@ fs::path results_beside(const fs::path& directory) {
   return fs::is_directory(path, error) && !is_ascend_directory(path) ? path : path.parent_path();
 }
 
+bool wants_all(const ClusterOptions& options) { return options.mode == "all" || options.mode == "analysis"; }
+
 Status write_all(const ClusterOptions& options, ClusterReport* report) {
-  const bool all = options.mode == "all" || options.mode == "analysis";
+  const bool all = wants_all(options);
   std::vector<const Output*> wanted;
   std::string_view needs;
   for (const Output& output : outputs()) {
@@ -170,6 +177,7 @@ const std::vector<ClusterMode>& cluster_modes() {
       {"temporal_breakdown", "from the first to the last work: idle, computing, anything else"},
       {"slow_rank", "who comes late to collectives, what that costs, and why; or none"},
       {"slow_link", "links slower than others of their kind; or none"},
+      {"timeline", "the longest events of all ranks on one clock, for Perfetto"},
   };
   return kModes;
 }
@@ -194,6 +202,9 @@ Result<ClusterReport> analyze_cluster(const ClusterOptions& options) {
   report.links = analyze_links(report.profiles, report.groups);
   report.calls = call_statistics(report.profiles);
   report.messages = analyze_messages(report.profiles, report.waits);
+  if (wants_all(options) || options.mode == "timeline") {
+    report.timeline = select_timeline(report.profiles, report.waits);
+  }
   if (Status status = write_all(options, &report); !status.ok()) return status;
   return report;
 }

@@ -15,6 +15,7 @@
 #include "analysis/messages.h"
 #include "analysis/profile_set.h"
 #include "analysis/waits.h"
+#include "analysis/writers/cluster_timeline.h"
 
 namespace collective_ops {
 
@@ -41,6 +42,7 @@ struct ClusterReport {
   LinkAnalysis links;
   std::vector<CallStatistics> calls;
   std::vector<MessageRoute> messages;
+  TimelineSelection timeline;                // empty where the mode does not ask for it
   std::vector<std::filesystem::path> files;  // written
 
   // Some profile is missing, damaged or left out: the results are right for the rest.

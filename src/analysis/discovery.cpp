@@ -144,4 +144,16 @@ int64_t window_in_path(const fs::path& path) {
   return number_behind(parent, kFolders, "-_").value_or(-1);
 }
 
+int64_t time_in_path(const fs::path& path) {
+  const std::string name = path.filename().string();
+  int64_t time = 0;
+  for (size_t at = 0; at < name.size();) {
+    const size_t begin = name.find_first_of("0123456789", at);
+    if (begin == std::string::npos) break;
+    at = std::min(name.find_first_not_of("0123456789", begin), name.size());
+    if (at - begin >= 13 && at - begin <= 18) time = std::stoll(name.substr(begin, at - begin));
+  }
+  return time;
+}
+
 }  // namespace collective_ops

@@ -39,4 +39,8 @@ int rank_in_path(const std::filesystem::path& path);
 // Of a rank that was profiled several times, which time: iteration_10/..., ..._step_10.json; -1 without.
 int64_t window_in_path(const std::filesystem::path& path);
 
+// When a profiler named it: the longest number in its name of 13 digits or more (milliseconds since 1970, or
+// a date and time); 0 without.
+int64_t time_in_path(const std::filesystem::path& path);
+
 }  // namespace collective_ops

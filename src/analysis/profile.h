@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/timeline_slices.h"
 #include "trace/events.h"
 
 namespace collective_ops {
@@ -132,6 +133,7 @@ struct RankProfile {
   std::vector<CommunicationOperator> operators;
   std::vector<MatrixEntry> matrix;
   std::vector<OperatorStatistics> operator_times;
+  RankTimeline timeline;
   std::vector<ProfiledGroup> groups;  // that this rank belongs to, as far as said
   std::vector<std::string> notes;     // what could not be used
   uint64_t bytes = 0, events = 0;     // read

@@ -47,6 +47,7 @@ void keep_used_names(RankProfile* profile, const std::shared_ptr<SharedTexts>& t
   profile->names = std::move(names);
   profile->calls.shrink_to_fit();
   profile->operator_times.shrink_to_fit();
+  profile->timeline.slices.shrink_to_fit();
 }
 
 void append_window(RankProfile* profile, RankProfile later) {
@@ -61,6 +62,10 @@ void append_window(RankProfile* profile, RankProfile later) {
   append(&profile->matrix, &later.matrix);
   append(&profile->operator_times, &later.operator_times);
   append(&profile->notes, &later.notes);
+  append(&profile->timeline.slices, &later.timeline.slices);
+  profile->timeline.left_out += later.timeline.left_out;
+  profile->timeline.longest_left_out_ns =
+      std::max(profile->timeline.longest_left_out_ns, later.timeline.longest_left_out_ns);
   std::stable_sort(profile->calls.begin(), profile->calls.end(),
                    [](const ProfiledCall& a, const ProfiledCall& b) { return a.start_ns < b.start_ns; });
   if (profile->whole && later.whole) add_up(&*profile->whole, *later.whole);

@@ -22,6 +22,10 @@ void for_each_name(RankProfile* profile, const Visit& visit) {
       visit(*name);
     }
   }
+  for (TimelineSlice& slice : profile->timeline.slices) {
+    visit(slice.name);
+    visit(slice.track);
+  }
   for (OperatorStatistics& statistics : profile->operator_times) {
     visit(statistics.name);
     visit(statistics.type);

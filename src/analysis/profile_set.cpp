@@ -11,12 +11,14 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "analysis/profile_names.h"
 #include "analysis/readers/ascend.h"
+#include "analysis/readers/ascend_waits.h"
 #include "analysis/readers/chrome_trace.h"
 #include "analysis/readers/flight_recorder.h"
 #include "analysis/readers/text_source.h"
@@ -54,6 +56,29 @@ class RankOf {
   std::optional<int> given_;
 };
 
+// The size of the job as one profile shows it: as said, else as members of its groups and its links have it.
+int size_of_job(const RankProfile& profile) {
+  int size = 0;
+  const auto grow = [&](int to) {
+    if (to <= kMostRanks) size = std::max(size, to);
+  };
+  grow(profile.world_size);
+  grow(profile.rank + 1);
+  for (const ProfiledGroup& group : profile.groups) {
+    if (!group.ranks.empty() && group.ranks.back() < kMostRanks) grow(group.ranks.back() + 1);
+  }
+  const bool world_links =
+      std::all_of(profile.groups.begin(), profile.groups.end(),
+                  [](const ProfiledGroup& group) { return group.ranks.empty(); }) &&
+      std::any_of(profile.matrix.begin(), profile.matrix.end(), [&](const MatrixEntry& e) {
+        return e.source == profile.rank && e.destination == profile.rank;
+      });
+  for (const MatrixEntry& entry : profile.matrix) {
+    if (world_links) grow(std::min(std::max(entry.source, entry.destination), kMostRanks) + 1);
+  }
+  return size;
+}
+
 Reading read_flight_dump(const FoundProfile& input, const RankOf& rank_of) {
   Reading reading;
   auto whole = read_whole(input.path);
@@ -63,7 +88,7 @@ Reading read_flight_dump(const FoundProfile& input, const RankOf& rank_of) {
   }
   auto profile = read_flight_recorder(whole->text, -1);
   if (!profile.ok()) {
-    reading.problem = fmt::format("{}: {}", input.shown, profile.status().message());
+    reading.problem = profile.status().message();
     return reading;
   }
   profile->rank = rank_of.value({}, &profile->notes);
@@ -123,7 +148,8 @@ Reading read_chrome(const FoundProfile& input, const RankOf& rank_of) {
   return reading;
 }
 
-Reading read_one(const FoundProfile& input, const ReadOptions& options) {
+// `directories`: how many inputs are Ascend's.
+Reading read_one(const FoundProfile& input, const ReadOptions& options, size_t directories) {
   Reading reading;
   const RankOf rank_of(input, options);
   if (!input.ascend) {
@@ -133,14 +159,21 @@ Reading read_one(const FoundProfile& input, const ReadOptions& options) {
     const int rank = rank_of.value(rank_of_ascend_directory(input.path), &notes);
     auto profile = read_ascend_directory(input.path, rank);
     if (profile.ok()) {
+      // Its notifications tell of ranks whose profiles are missing. They are most of the text, and say no
+      // more than the profiles of all ranks do.
+      const bool missing = static_cast<size_t>(size_of_job(*profile)) > directories;
+      if (profile->format == "ascend_text" && (options.part_of_job || missing)) {
+        read_trace_view_waits(input.path / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", &*profile);
+      }
       profile->notes.insert(profile->notes.begin(), notes.begin(), notes.end());
       reading.profiles.push_back(std::move(*profile));
     } else {
       reading.problem = profile.status().message();
     }
   }
-  // Texts that name the file name it as the user knows it.
+  // The path stands before the text wherever that is shown; other texts name it as the user knows it.
   const std::string path = input.path.string();
+  if (reading.problem.starts_with(path + ": ")) reading.problem.erase(0, path.size() + 2);
   if (const size_t at = reading.problem.find(path); at != std::string::npos) {
     reading.problem.replace(at, path.size(), input.shown);
   }
@@ -153,6 +186,8 @@ Status read_all(const std::vector<FoundProfile>& inputs, const ReadOptions& opti
                 std::vector<Reading>* readings) {
   readings->resize(inputs.size());
   const auto texts = std::make_shared<SharedTexts>();
+  const auto directories =
+      std::count_if(inputs.begin(), inputs.end(), [](const FoundProfile& input) { return input.ascend; });
   std::atomic<size_t> next{0};
   std::mutex mutex;
   std::condition_variable finished;
@@ -162,7 +197,7 @@ Status read_all(const std::vector<FoundProfile>& inputs, const ReadOptions& opti
     for (size_t i = next++; i < inputs.size() && !stopped; i = next++) {
       Reading reading;
       try {
-        reading = read_one(inputs[i], options);
+        reading = read_one(inputs[i], options, static_cast<size_t>(directories));
         for (RankProfile& profile : reading.profiles) keep_used_names(&profile, texts);
       } catch (const std::exception& error) {  // memory that is not there, above all
         reading = {};
@@ -242,8 +277,9 @@ void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
   const auto same = windows.contains(window) ? windows.find(window) : windows.find(-1);
   if (same != windows.end() || (window < 0 && !windows.empty())) {
     set_.problems.push_back(
-        {input.shown, fmt::format("is of rank {}, as {} is, which was taken; move one away", profile.rank,
-                                  same != windows.end() ? same->second : windows.begin()->second)});
+        {input.shown,
+         fmt::format("is of rank {}, as {} is, which is no older and was taken; move one away", profile.rank,
+                     same != windows.end() ? same->second : windows.begin()->second)});
     return;
   }
   windows.emplace(window, input.shown);
@@ -261,39 +297,34 @@ void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
   }
 }
 
+// When a profile begins; 0 where it does not say.
+int64_t begin_of(const Reading& reading) {
+  if (reading.profiles.empty()) return 0;
+  const RankProfile& profile = reading.profiles.front();
+  if (profile.whole) return profile.whole->begin_ns;
+  if (!profile.calls.empty()) return profile.calls.front().start_ns;
+  return profile.timeline.slices.empty() ? 0 : profile.timeline.slices.front().start_ns;
+}
+
+// The newest first: of two profiles of one rank it is taken.
 void join_all(const std::vector<FoundProfile>& inputs, const ReadOptions& options,
               std::vector<Reading> readings, ProfileSet* set) {
   std::vector<size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return window_in_path(inputs[a].path) < window_in_path(inputs[b].path);
+    const auto key = [&](size_t i) {
+      return std::tuple(window_in_path(inputs[i].path), -begin_of(readings[i]),
+                        -time_in_path(inputs[i].path));
+    };
+    return key(a) < key(b);
   });
   Joining joining(inputs.size() == 1 && !options.part_of_job, set);
   for (const size_t i : order) joining.add(inputs[i], std::move(readings[i]));
 }
 
-// The size of the job: as said, else as the members of its groups and links show it.
 void find_missing(ProfileSet* set) {
   int size = 0;
-  const auto grow = [&](int to) {
-    if (to <= kMostRanks) size = std::max(size, to);
-  };
-  for (const RankProfile& profile : set->ranks) {
-    grow(profile.world_size);
-    grow(profile.rank + 1);
-    for (const ProfiledGroup& group : profile.groups) {
-      if (!group.ranks.empty() && group.ranks.back() < kMostRanks) grow(group.ranks.back() + 1);
-    }
-    const bool world_links =
-        std::all_of(profile.groups.begin(), profile.groups.end(),
-                    [](const ProfiledGroup& group) { return group.ranks.empty(); }) &&
-        std::any_of(profile.matrix.begin(), profile.matrix.end(), [&](const MatrixEntry& e) {
-          return e.source == profile.rank && e.destination == profile.rank;
-        });
-    for (const MatrixEntry& entry : profile.matrix) {
-      if (world_links) grow(std::min(std::max(entry.source, entry.destination), kMostRanks) + 1);
-    }
-  }
+  for (const RankProfile& profile : set->ranks) size = std::max(size, size_of_job(profile));
   set->world_size = size;
   for (int rank = 0, i = 0; rank < size; ++rank) {
     if (i < static_cast<int>(set->ranks.size()) && set->ranks[static_cast<size_t>(i)].rank == rank) {

@@ -97,6 +97,12 @@ std::vector<std::string> notes_of(const ClusterReport& report) {
   }
   notes.insert(notes.end(), report.groups.findings.begin(), report.groups.findings.end());
   notes.insert(notes.end(), report.waits.findings.begin(), report.waits.findings.end());
+  if (const TimelineSelection& timeline = report.timeline; timeline.left_out > 0) {
+    notes.push_back(
+        fmt::format("the timeline has the {} longest of {} events; what is not in it took at most {:.3f} ms",
+                    timeline.events, timeline.events + timeline.left_out,
+                    static_cast<double>(timeline.longest_left_out_ns) / 1e6));
+  }
   return notes;
 }
 

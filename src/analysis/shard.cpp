@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Changes with every change of what is stored; sizes catch most that are forgotten.
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr int64_t kLayout = sizeof(ProfiledCall) * 1'000'000 + sizeof(MatrixEntry) * 1000 +
-                            sizeof(OperatorStatistics) + sizeof(OperatorTimes);
+                            sizeof(OperatorStatistics) + sizeof(OperatorTimes) + sizeof(TimelineSlice);
 
 // One list of fields writes and reads them: `archive(value)` per field.
 class Writer {
@@ -161,6 +161,9 @@ void fields(Archive& archive, RankProfile& profile) {
   archive(profile.operators);
   archive(profile.matrix);
   archive(profile.operator_times);
+  archive(profile.timeline.slices);
+  archive(profile.timeline.left_out);
+  archive(profile.timeline.longest_left_out_ns);
   archive(profile.groups);
   archive(profile.bytes);
   archive(profile.events);
@@ -191,6 +194,9 @@ std::optional<RankProfile> profile_of(std::string_view bytes) {
   for (const ProfiledCall& call : profile.calls) {
     sound &= call.step == CallArguments::kNoName || call.step < profile.steps.size();
     sound &= call.collective < profile.names.size();
+  }
+  for (const TimelineSlice& slice : profile.timeline.slices) {
+    sound &= slice.name < names.size() && slice.track < names.size() && slice.kind <= SliceKind::kCopy;
   }
   for (const OperatorStatistics& statistics : profile.operator_times) {
     sound &= statistics.kind <= OperatorKind::kHost && statistics.count > 0 && statistics.name < names.size();

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "analysis/intervals.h"
+#include "analysis/readers/chrome_events.h"
 
 namespace collective_ops {
 namespace {
@@ -48,7 +49,8 @@ std::vector<StepWindow> steps_of(const EventTable& events) {
 }
 
 bool is_receive(std::string_view name) {
-  return name.starts_with("hcom_receive") || name == "recv" || name == "gloo:recv" || name == "irecv";
+  if (is_backend_range(name)) name.remove_prefix(name.find(':') + 1);
+  return name.starts_with("hcom_receive") || name == "recv" || name == "irecv";
 }
 
 // The intervals of one step, by role.
@@ -66,9 +68,11 @@ class Summary {
  private:
   void assign_steps();
   uint32_t step_at(int64_t time) const;
+  int64_t issued_at(size_t row);
   void collect();
   void add_call(size_t row, uint32_t step);
   void add_operator_time(size_t row);
+  void add_timeline();
   int peer_of(const CallArguments& arguments, const ProfiledCall& call) const;
   StepTime breakdown(Roles roles, std::string_view name, int64_t begin, int64_t end) const;
   void find_activities();
@@ -77,12 +81,14 @@ class Summary {
   const ChromeTrace& trace_;
   RankProfile& profile_;
   std::vector<StepWindow> windows_;
-  std::unordered_map<int64_t, int64_t> launches_;  // correlation -> start
-  std::vector<Roles> roles_;                       // by step, and last of the whole file
-  std::vector<uint32_t> statistics_;               // row of operator_times by name, for each kind
-  std::vector<size_t> activities_;                 // rows that may explain a delay, by start
+  std::vector<std::pair<int64_t, int64_t>>
+      launches_;                      // correlation, start; by correlation, the first of each
+  std::vector<Roles> roles_;          // by step, and last of the whole file
+  std::vector<uint32_t> statistics_;  // row of operator_times by name, for each kind
+  std::vector<size_t> activities_;    // rows that may explain a delay, by start
   int64_t longest_activity_ = 0;
   uint64_t outside_ = 0;
+  size_t next_launch_ = 0;  // where the search for the last one ended
 };
 
 // Steps do not overlap: the last that began holds the time, if it has not ended.
@@ -99,9 +105,32 @@ void Summary::assign_steps() {
   windows_ = steps_of(events);
   for (size_t i = 0; i < events.size(); ++i) {
     if (events.kind[i] == EventKind::kRuntime && events.correlation[i] >= 0) {
-      launches_.emplace(events.correlation[i], events.start_ns[i]);
+      launches_.emplace_back(events.correlation[i], events.start_ns[i]);
     }
   }
+  // Most of them are in order already: the host numbers launches as it makes them.
+  const auto before = [](const auto& a, const auto& b) { return a.first < b.first; };
+  if (!std::is_sorted(launches_.begin(), launches_.end(), before)) {
+    std::stable_sort(launches_.begin(), launches_.end(), before);
+  }
+}
+
+// The start of what launched an event; its own where nothing is known of that.
+int64_t Summary::issued_at(size_t row) {
+  const EventTable& events = trace_.events;
+  const int64_t correlation = events.correlation[row];
+  const auto is_launch = [&](size_t i) {
+    return i < launches_.size() && launches_[i].first == correlation &&
+           (i == 0 || launches_[i - 1].first < correlation);
+  };
+  // Devices run them mostly in the order of their launches.
+  if (!is_launch(++next_launch_)) {
+    const auto at = std::lower_bound(launches_.begin(), launches_.end(), correlation,
+                                     [](const auto& launch, int64_t id) { return launch.first < id; });
+    next_launch_ = static_cast<size_t>(at - launches_.begin());
+    if (!is_launch(next_launch_)) return events.start_ns[row];
+  }
+  return launches_[next_launch_].second;
 }
 
 void Summary::collect() {
@@ -116,13 +145,7 @@ void Summary::collect() {
         !trace_.has_device && (kind == EventKind::kHostOperator || kind == EventKind::kCommunication);
     if (on_device || on_host || kind == EventKind::kHostOperator) add_operator_time(i);
     if (!on_device && !on_host) continue;
-    int64_t issued = events.start_ns[i];
-    if (on_device) {
-      if (const auto launch = launches_.find(events.correlation[i]); launch != launches_.end()) {
-        issued = launch->second;
-      }
-    }
-    const uint32_t step = step_at(issued);
+    const uint32_t step = step_at(on_device ? issued_at(i) : events.start_ns[i]);
     outside_ += step == kNone && !windows_.empty() && on_device ? 1 : 0;
     const std::string_view name = events.names[events.name[i]];
     const Interval interval{events.start_ns[i], events.end_ns(i)};
@@ -207,6 +230,25 @@ void Summary::add_operator_time(size_t row) {
   statistics.squares += static_cast<double>(duration) * static_cast<double>(duration);
 }
 
+// The calls of collectives and the steps stand in the timeline anyway; launches never do.
+void Summary::add_timeline() {
+  const EventTable& events = trace_.events;
+  RankTimeline& timeline = profile_.timeline;
+  const size_t most = timeline_share(profile_.world_size);
+  for (size_t i = 0; i < events.size(); ++i) {
+    SliceKind kind = SliceKind::kHost;
+    if (events.kind[i] == EventKind::kAnnotation) kind = SliceKind::kRange;
+    if (events.kind[i] == EventKind::kKernel) kind = SliceKind::kCompute;
+    if (events.kind[i] == EventKind::kCopy) kind = SliceKind::kCopy;
+    const bool other = kind == SliceKind::kHost && events.kind[i] != EventKind::kHostOperator;
+    if (other || events.names[events.name[i]].starts_with(kStepMark)) continue;
+    timeline.slices.push_back(
+        {events.start_ns[i], events.duration_ns[i], events.name[i], events.track[i], kind});
+    if (timeline.slices.size() > 4 * most + 4096) keep_longest(&timeline, most);
+  }
+  keep_longest(&timeline, most);
+}
+
 // What a rank does between two calls: the ranges that the program named, else kernels or operators.
 void Summary::find_activities() {
   const EventTable& events = trace_.events;
@@ -215,7 +257,7 @@ void Summary::find_activities() {
       if (events.kind[i] != kind) continue;
       const std::string_view name = events.names[events.name[i]];
       if (name.starts_with(kStepMark) || name.starts_with("c10d::") || name.starts_with("nccl:") ||
-          name.starts_with("gloo:")) {
+          is_backend_range(name)) {
         continue;
       }
       activities_.push_back(i);
@@ -276,6 +318,7 @@ void Summary::run() {
   assign_steps();
   find_activities();
   collect();
+  add_timeline();
   for (size_t i = 0; i < windows_.size(); ++i) {
     profile_.steps.push_back(
         breakdown(std::move(roles_[i]), windows_[i].step, windows_[i].begin, windows_[i].end));

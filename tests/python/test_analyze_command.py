@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +79,40 @@ def test_every_mode_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["analyze", "cluster", "--help"])
     text = capsys.readouterr().out
     assert all(name in text and help_text in text for name, help_text in analyze.modes().items())
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_in_the_end(tmp_path: Path) -> None:
+    training_job(tmp_path / "p", ranks=3, steps=2)
+    program = (
+        "import sys; from collective_ops import analyze\n"
+        "class Soon(analyze._Progress):\n"
+        "    def __init__(self): super().__init__(); self.next = 0\n"
+        "analyze._Progress = Soon\n"
+        "from collective_ops import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "analyze", "cluster", "-d", str(tmp_path / "p")],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(ours, 4096):
+            shown += data
+    os.close(ours)
+    assert process.wait(timeout=120) == analyze.COMPLETE
+    assert re.search(rb"\[#*\.*\] read \d of 3 profiles", shown)
+    assert shown.endswith(b"\r\x1b[K")
+
+
+def test_elsewhere_it_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = analyze._Progress()
+    progress(1, 4)
+    assert capsys.readouterr().err == ""  # not before ten seconds
+    progress.next = 0
+    progress(2, 4)
+    progress.close()
+    assert capsys.readouterr().err == "read 2 of 4 profiles\n"
+    assert progress.bar(2, 4) == "[###############...............]"

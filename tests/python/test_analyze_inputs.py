@@ -67,7 +67,8 @@ def test_a_list_of_files_and_its_place(tmp_path: Path) -> None:
     files = [tmp_path / "p" / f"rank{rank}.json" for rank in (0, 2)]
     report = analyze.cluster(files)
     assert [rank["rank"] for rank in report.data["ranks"]] == [0, 2]
-    assert {file.parent for file in report.files} == {tmp_path / "p" / "cluster_analysis_output"}
+    results = tmp_path / "p" / "cluster_analysis_output"
+    assert all(file.is_relative_to(results) for file in report.files)
     training_job(tmp_path / "q", ranks=1, steps=3)
     with pytest.raises(ValueError, match="say with -o"):
         analyze.cluster([tmp_path / "p", tmp_path / "q" / "rank0.json"])

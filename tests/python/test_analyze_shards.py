@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +96,19 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (tmp_path / "cluster_analysis_output" / "summary.csv").exists()
     assert cli.main(["analyze", "merge", str(tmp_path / "no.db")]) == analyze.NOTHING
     assert cli.main(["analyze", "shard", "-d", str(tmp_path / "p"), "-o", "/no/where.db"]) == analyze.FAILED
+
+
+def test_the_example_of_hosts(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "analyze_hosts.sh"
+    done = subprocess.run(
+        ["bash", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "4 ranks (0-3)" in done.stdout and "8 of 8 ranks" in done.stdout
+    assert "slow rank 5 (confidence high)" in done.stdout
+    assert (tmp_path / "cluster_analysis_output" / "timeline" / "cluster_timeline.json").exists()

@@ -260,3 +260,15 @@ def test_the_program_prints_pure_json_and_teaches(tmp_path: Path) -> None:
     taught = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
     for word in ("balanced", "hot link", "waited for", "COLLECTIVE_OPS_TRACE=1", "Exit codes"):
         assert word in taught
+
+
+@pytest.mark.parametrize("name", ["", ".", "folder"])
+def test_numbers_need_the_name_of_a_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    trace = two_ranks(tmp_path / "trace.json")
+    output = ["--trace", str(trace), "--output", "heatmap.png", "--json", name]
+    assert comm_heatmap.main(output) == 2
+    assert "is a folder: give a file's name" in capsys.readouterr().err

@@ -46,6 +46,43 @@ fs::path info_file(const fs::path& directory) {
   return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
 }
 
+// What profiler_info says of the profile.
+struct ProfilerInfo {
+  std::optional<int> rank;
+  bool ours = false;  // made by collective_ops.profiler, not by torch_npu
+};
+
+ProfilerInfo read_info(const fs::path& file) {
+  ProfilerInfo info;
+  const auto whole = read_whole(file);
+  if (!whole.ok()) return info;
+  JsonScanner scanner(whole->text);
+  std::string_view key, text;
+  if (!scanner.enter('{')) return info;
+  while (scanner.next_key(&key)) {
+    info.ours |= key == "collective_ops";
+    if (key != "rank_id" || scanner.peek() == '[' || scanner.peek() == '{') {
+      scanner.skip();
+    } else if (scanner.scalar(&text)) {
+      if (const auto rank = integer_of(text); rank && *rank >= 0) info.rank = static_cast<int>(*rank);
+    }
+  }
+  return info;
+}
+
+// Why nothing of a directory can be used, and what to do.
+std::string reason_of_nothing(const fs::path& directory, bool raw) {
+  const fs::path file = info_file(directory);
+  if (!file.empty() && read_info(file).ours) {
+    return "it holds no step and no call: the recorded range was empty or the job ended inside it; "
+           "`collective-ops profile parse` makes the files anew where raw data are there";
+  }
+  if (raw) {
+    return "the profile is raw: parse it on the training machine with torch_npu.profiler.profiler.analyse()";
+  }
+  return "no step_trace_time.csv, communication.json, communication_matrix.json or analysis.db with content";
+}
+
 void read_step_times(std::string_view text, RankProfile* profile) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   const std::vector<std::string> header = cells_of(next_line(&text));
@@ -119,6 +156,18 @@ void read_group(std::string_view id, JsonScanner* scanner, RankProfile* profile)
   profile->groups.push_back(std::move(group));
 }
 
+void read_fact(std::string_view key, JsonScanner* scanner, RankProfile* profile) {
+  std::string_view id;
+  if (key == "distributed_args" && scanner->peek() == '{') {
+    read_parallel_sizes(scanner, profile);
+  } else if (key == "parallel_group_info" && scanner->peek() == '{') {
+    scanner->enter('{');
+    while (scanner->next_key(&id)) read_group(id, scanner, profile);
+  } else {
+    scanner->skip();
+  }
+}
+
 // The directory is called <host>_<pid>_<time, 17 digits>_ascend_pt unless it was renamed.
 std::string host_in_name(std::string name) {
   const auto drop_digits = [&](size_t least) {
@@ -140,16 +189,15 @@ std::string host_in_name(std::string name) {
 
 void read_ascend_metadata(std::string_view text, RankProfile* profile) {
   JsonScanner scanner(text);
-  std::string_view key, id;
+  std::string_view key, quoted;
   if (!scanner.enter('{')) return;
   while (scanner.next_key(&key)) {
-    if (key == "distributed_args" && scanner.peek() == '{') {
-      read_parallel_sizes(&scanner, profile);
-    } else if (key == "parallel_group_info" && scanner.peek() == '{') {
-      scanner.enter('{');
-      while (scanner.next_key(&id)) read_group(id, &scanner, profile);
-    } else {
-      scanner.skip();
+    if (scanner.peek() != '"') {
+      read_fact(key, &scanner, profile);
+    } else if (scanner.string(&quoted)) {  // some versions write objects as text, with every quote escaped
+      const std::string inner = unescaped(quoted);
+      JsonScanner inner_scanner(inner);
+      read_fact(key, &inner_scanner, profile);
     }
   }
   if (!scanner.good()) {
@@ -180,19 +228,7 @@ bool is_ascend_directory(const fs::path& directory) {
 std::optional<int> rank_of_ascend_directory(const fs::path& directory) {
   const fs::path file = info_file(directory);
   if (file.empty()) return {};
-  if (const auto whole = read_whole(file); whole.ok()) {
-    JsonScanner scanner(whole->text);
-    std::string_view key, text;
-    if (scanner.enter('{')) {
-      while (scanner.next_key(&key)) {
-        if (key != "rank_id" || scanner.peek() == '[' || scanner.peek() == '{') {
-          scanner.skip();
-        } else if (scanner.scalar(&text)) {
-          if (const auto rank = integer_of(text); rank && *rank >= 0) return static_cast<int>(*rank);
-        }
-      }
-    }
-  }
+  if (const auto rank = read_info(file).rank) return rank;
   const std::string stem = file.stem().string();  // profiler_info_3
   const size_t underscore = stem.rfind('_');
   if (const auto rank = integer_of(stem.substr(underscore + 1)); rank && *rank >= 0) {
@@ -227,13 +263,7 @@ Result<RankProfile> read_ascend_directory(const fs::path& directory, int rank) {
   profile.events = profile.operators.size() + profile.matrix.size();
   if (!profile.steps.empty() || !profile.operators.empty() || !profile.matrix.empty()) return profile;
   std::error_code error;
-  std::string reason =
-      "no step_trace_time.csv, communication.json, communication_matrix.json or analysis.db with content";
-  if (!fs::exists(output, error)) {
-    reason =
-        "the profile is raw: parse it on the training machine with torch_npu.profiler.profiler.analyse()";
-  }
-  return Status(ErrorCode::kInvalidArgument, fmt::format("{}: {}", directory.string(), reason));
+  return Status(ErrorCode::kInvalidArgument, reason_of_nothing(directory, !fs::exists(output, error)));
 }
 
 }  // namespace collective_ops

@@ -13,16 +13,13 @@
 #include "analysis/readers/ascend.h"
 #include "analysis/readers/ascend_communication.h"
 #include "analysis/readers/ascend_kernels.h"
+#include "analysis/readers/ascend_waits.h"
 #include "analysis/sqlite.h"
 
 namespace collective_ops {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Shorter waits are noise of the wires, and say nothing of a slow rank.
-constexpr int64_t kLeastWait = 500'000;
-constexpr int64_t kNobody = UINT32_MAX;
 
 void read_steps(Database* database, RankProfile* profile) {
   if (!database->has_table("StepTraceTime")) return;
@@ -154,26 +151,11 @@ void read_group_ids(Database* database, RankProfile* profile) {
   }
 }
 
-// A rank of a group as one of the job; -1 where no metadata lists the members, and the links do not show
-// that group and job number ranks alike.
-int64_t rank_of_job(const RankProfile& profile, uint32_t group, int64_t local) {
-  for (const ProfiledGroup& known : profile.groups) {
-    if (known.hash != profile.names[group] || known.ranks.empty()) continue;
-    return local < static_cast<int64_t>(known.ranks.size()) ? known.ranks[static_cast<size_t>(local)] : -1;
-  }
-  const bool alike = std::any_of(profile.matrix.begin(), profile.matrix.end(), [&](const MatrixEntry& entry) {
-    return entry.group == group && entry.source == entry.destination && entry.source == profile.rank;
-  });
-  return alike ? local : -1;
-}
-
-// Of each operator, the rank (of the group) that was waited for longest: the longest single wait of any
-// plane.
 void read_waits(Database* database, RankProfile* profile) {
   struct Wait {
-    int64_t peer, nanoseconds;
+    int64_t peer, nanoseconds;  // the longest single wait of any plane
   };
-  std::unordered_map<std::string, Wait> longest;
+  std::unordered_map<std::string, std::vector<Wait>> waits;  // by operator and group
   Rows rows = database->rows(
       "SELECT n.value, g.value, i.dstRank, MAX(t.endNs - t.startNs) FROM COMMUNICATION_TASK_INFO i "
       "JOIN TASK t ON t.globalTaskId = i.globalTaskId JOIN STRING_IDS k ON k.id = i.taskType "
@@ -181,17 +163,14 @@ void read_waits(Database* database, RankProfile* profile) {
       "JOIN STRING_IDS g ON g.id = o.groupName "
       "WHERE k.value IN ('Notify_Wait', 'Notify Wait') GROUP BY i.opId, i.dstRank");
   while (rows.next()) {
-    const Wait wait{rows.integer(2), rows.integer(3)};
-    if (wait.peer < 0 || wait.peer >= kNobody || wait.nanoseconds < kLeastWait) continue;
-    Wait& most = longest[fmt::format("{}@{}", rows.text(0), ascend_group_hash(rows.text(1)))];
-    if (wait.nanoseconds > most.nanoseconds) most = wait;
+    waits[fmt::format("{}@{}", rows.text(0), ascend_group_hash(rows.text(1)))].push_back(
+        {rows.integer(2), rows.integer(3)});
   }
   for (ProfiledCall& call : profile->calls) {
-    const std::string_view group = profile->names[call.group];
-    const auto at = longest.find(fmt::format("{}@{}", profile->names[call.operator_name], group));
-    if (at == longest.end() || at->second.nanoseconds * 10 < call.end_ns - call.start_ns) continue;
-    call.longest_wait_rank = static_cast<int32_t>(rank_of_job(*profile, call.group, at->second.peer));
-    call.waited_ns = at->second.nanoseconds;
+    const auto at =
+        waits.find(fmt::format("{}@{}", profile->names[call.operator_name], profile->names[call.group]));
+    if (at == waits.end()) continue;
+    for (const Wait& wait : at->second) set_longest_wait(wait.peer, wait.nanoseconds, profile, &call);
   }
 }
 

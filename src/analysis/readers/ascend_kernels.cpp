@@ -29,12 +29,15 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
   };
   const size_t name = column("Name"), type = column("Type"), core = column("Accelerator Core"),
                duration = column("Duration(us)");
-  const size_t last = std::max({name, type, core, duration});
+  const size_t start = column("Start Time(us)"), stream = column("Stream ID");
+  size_t last = std::max({name, type, core, duration});
   if (last == header.size()) {
     profile->notes.push_back(
         "kernel_details.csv: no columns Name, Type, Accelerator Core, Duration(us); not used");
     return;
   }
+  const bool placed = start < header.size() && stream < header.size();  // in time, on a stream
+  if (placed) last = std::max({last, start, stream});
   std::unordered_map<uint64_t, size_t> rows;
   uint64_t broken = 0;
   while (!text.empty()) {
@@ -50,6 +53,11 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
     if (cells[type] != "N/A") one.type = profile->names.intern(cells[type]);
     one.kind = kind_of(cells[core], cells[type]);
     one.min_ns = *took;
+    const auto begin = placed ? nanoseconds_of(cells[start]) : std::nullopt;
+    if (begin && one.kind == OperatorKind::kCompute) {
+      profile->timeline.slices.push_back(
+          {*begin, *took, one.name, profile->names.intern("Stream " + cells[stream]), SliceKind::kCompute});
+    }
     const auto [at, fresh] =
         rows.emplace(uint64_t{one.name} << 32 | one.type, profile->operator_times.size());
     if (fresh) profile->operator_times.push_back(one);
@@ -60,6 +68,7 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
     sum.max_ns = std::max(sum.max_ns, *took);
     sum.squares += static_cast<double>(*took) * static_cast<double>(*took);
   }
+  keep_longest(&profile->timeline, timeline_share(profile->world_size));
   if (broken > 0) {
     profile->notes.push_back(
         fmt::format("kernel_details.csv: {} rows are cut off or have no duration", broken));
@@ -88,6 +97,22 @@ void read_kernel_tables(Database* database, RankProfile* profile) {
     statistics.squares = rows.number(7);
     profile->operator_times.push_back(statistics);
   }
+  const size_t most = timeline_share(profile->world_size);
+  Rows kernels = database->rows(
+      fmt::format("SELECT t.startNs, t.endNs - t.startNs, n.value, {} FROM COMPUTE_TASK_INFO c "
+                  "JOIN TASK t ON t.globalTaskId = c.globalTaskId JOIN STRING_IDS n ON n.id = c.name "
+                  "LEFT JOIN STRING_IDS o ON o.id = c.opType LEFT JOIN STRING_IDS k ON k.id = c.taskType "
+                  "WHERE t.endNs >= t.startNs AND IFNULL(k.value, '') NOT IN ('HCCL', 'COMMUNICATION') "
+                  "AND IFNULL(o.value, '') NOT LIKE 'hcom\\_%' ESCAPE '\\'",
+                  database->has_column("TASK", "streamId") ? "t.streamId" : "0"));
+  RankTimeline& timeline = profile->timeline;
+  while (kernels.next()) {
+    timeline.slices.push_back({kernels.integer(0), kernels.integer(1), profile->names.intern(kernels.text(2)),
+                               profile->names.intern(fmt::format("Stream {}", kernels.integer(3))),
+                               SliceKind::kCompute});
+    if (timeline.slices.size() > 4 * most + 4096) keep_longest(&timeline, most);
+  }
+  keep_longest(&timeline, most);
 }
 
 }  // namespace collective_ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -110,20 +111,46 @@ void sort_by_start(EventTable* events) {
   reorder(&events->kind, order);
 }
 
+// As text.find(part), which looks at each quote in turn.
+size_t position_of(std::string_view part, std::string_view text) {
+  const void* const found = ::memmem(text.data(), text.size(), part.data(), part.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
 // Where the value of a key goes; null for those that nobody asks for.
 std::string_view* member_of(RawEvent* event, std::string_view key) {
-  if (key == "name") return &event->name;
-  if (key == "args") return &event->arguments;
-  if (key == "ph") return &event->phase;
-  if (key == "ts") return &event->start;
-  if (key.size() != 3) return nullptr;
-  if (key == "cat") return &event->category;
-  if (key == "dur") return &event->duration;
-  if (key == "pid") return &event->process;
-  return key == "tid" ? &event->thread : nullptr;
+  switch (key.size()) {
+    case 2:
+      if (key == "ph") return &event->phase;
+      return key == "ts" ? &event->start : nullptr;
+    case 3:
+      if (key == "cat") return &event->category;
+      if (key == "dur") return &event->duration;
+      if (key == "pid") return &event->process;
+      return key == "tid" ? &event->thread : nullptr;
+    case 4:
+      if (key == "name") return &event->name;
+      return key == "args" ? &event->arguments : nullptr;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace
+
+bool is_backend_range(std::string_view name) {
+  static constexpr std::array<std::string_view, 14> kCalls = {
+      "all_",      "_all",   "allreduce", "allgather", "alltoall", "reduce", "_reduce",
+      "broadcast", "gather", "scatter",   "barrier",   "send",     "recv",   "monitored_barrier"};
+  const size_t colon = name.find(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  // Those that begin with nccl only issue what a device runs.
+  if (name.starts_with("nccl") || name.find_first_of(" /.()<>") < colon) return false;
+  const std::string_view call = name.substr(colon + 1);
+  return std::any_of(kCalls.begin(), kCalls.end(),
+                     [&](std::string_view begin) { return call.starts_with(begin); });
+}
 
 void scan_event(JsonScanner* scanner, RawEvent* event) {
   *event = {};
@@ -174,7 +201,7 @@ uint32_t EventCollector::intern(std::string_view raw) {
 
 EventKind EventCollector::kind_of(uint32_t name) {
   if (category_kind_ == EventKind::kKernel) return kind_of_kernel(name);
-  if (category_kind_ == EventKind::kAnnotation && trace_.events.names[name].starts_with("gloo:")) {
+  if (category_kind_ == EventKind::kAnnotation && is_backend_range(trace_.events.names[name])) {
     return EventKind::kCommunication;
   }
   return category_kind_;
@@ -202,7 +229,7 @@ uint32_t EventCollector::track_of(const RawEvent& event) {
     process_ = event.process;
     thread_ = event.thread;
     track_text_ = process_ + "/" + thread_;
-    track_ = trace_.events.names.intern(track_text_);
+    track_ = intern(track_text_);
     has_track_ = true;
   }
   return track_;
@@ -227,7 +254,31 @@ void EventCollector::append(const RawEvent& event, EventKind kind, uint32_t name
   events.kind.push_back(kind);
 }
 
+// The correlation of a launch or a kernel that is no call, without a look at its other arguments: they are
+// half of most traces. False where the arguments have to be read one by one.
+bool EventCollector::quick_correlation(std::string_view text, EventKind kind, int64_t* correlation) const {
+  if (kind == EventKind::kCommunication || text.size() < 2) return false;
+  // In an object within the object the key would mean something else.
+  if (text.find('{', 1) != std::string_view::npos) return false;
+  if (kind == EventKind::kKernel && position_of("\"Collective name\"", text) != std::string_view::npos) {
+    return false;
+  }
+  // A quote in front and behind that nothing escapes: inside of a text they cannot stand.
+  static constexpr std::string_view kKey = "\"correlation\"";
+  const size_t at = position_of(kKey, text);
+  if (at == std::string_view::npos) return true;
+  size_t from = text.find_first_not_of(" \t\r\n", at + kKey.size());
+  if (from == std::string_view::npos || text[from] != ':') return false;
+  from = text.find_first_not_of(" \t\r\n", from + 1);
+  const size_t end = text.find_first_of(",} \t\r\n", from);
+  if (end == std::string_view::npos) return false;
+  const auto value = integer_of(text.substr(from, end - from));
+  if (value) *correlation = *value;
+  return value.has_value();
+}
+
 int32_t EventCollector::scan_arguments(std::string_view text, EventKind* kind, int64_t* correlation) {
+  if (quick_correlation(text, *kind, correlation)) return -1;
   JsonScanner scanner(text);
   CallArguments call;
   if (text.empty() || !scanner.enter('{')) return -1;
@@ -295,9 +346,9 @@ void EventCollector::finish(int64_t base_ns) {
   EventTable& events = trace_.events;
   for (size_t i = 0; i < events.size(); ++i) {
     if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i])) events.start_ns[i] = 0;
-    // With a device, the sums are about its streams; what Gloo did beside them on the host is not.
+    // With a device, the sums are about its streams; what a backend did beside them on the host is not.
     if (trace_.has_device && events.kind[i] == EventKind::kCommunication &&
-        events.names[events.name[i]].starts_with("gloo:")) {
+        is_backend_range(events.names[events.name[i]])) {
       events.kind[i] = EventKind::kAnnotation;
     }
   }

@@ -19,6 +19,9 @@ struct RawEvent {
 // Reads one event object; the scanner says where it is broken or cut off.
 void scan_event(JsonScanner* scanner, RawEvent* event);
 
+// A range that a backend of torch.distributed on CPUs names: "gloo:all_reduce", "collective_ops:broadcast".
+bool is_backend_range(std::string_view name);
+
 class EventCollector {
  public:
   explicit EventCollector(ChromeTrace* trace) : trace_(*trace) {}
@@ -32,6 +35,7 @@ class EventCollector {
   EventKind kind_of_kernel(uint32_t name);
   void append(const RawEvent& event, EventKind kind, uint32_t name, int64_t start, int64_t duration);
   uint32_t track_of(const RawEvent& event);
+  bool quick_correlation(std::string_view text, EventKind kind, int64_t* correlation) const;
   int32_t scan_arguments(std::string_view text, EventKind* kind, int64_t* correlation);
   void scan_call_argument(std::string_view key, JsonScanner* scanner, CallArguments* call);
 

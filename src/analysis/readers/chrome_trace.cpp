@@ -1,6 +1,7 @@
 #include "analysis/readers/chrome_trace.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include <fmt/format.h>
@@ -12,14 +13,16 @@
 namespace collective_ops {
 namespace {
 
-constexpr size_t kWindow = size_t{1} << 20;
+constexpr size_t kWindow = size_t{1} << 18;  // stays in the cache between being read and being scanned
 // A value longer than this is taken for damage (a quote that is missing): real events have some KB.
 constexpr size_t kLongestValue = size_t{64} << 20;
 
 class Reader {
  public:
-  Reader(TextSource* source, ChromeTrace* trace) : source_(*source), trace_(*trace), collector_(trace) {}
+  Reader(TextSource* source, ChromeTrace* trace, const std::function<void(const RawEvent&)>& take)
+      : source_(*source), trace_(*trace), take_(take) {}
   Status run();
+  int64_t base_ns() const { return base_ns_; }
 
  private:
   template <typename Step>
@@ -36,7 +39,7 @@ class Reader {
 
   TextSource& source_;
   ChromeTrace& trace_;
-  EventCollector collector_;
+  const std::function<void(const RawEvent&)>& take_;
   std::string window_;
   JsonScanner scanner_{std::string_view()};
   uint64_t before_ = 0;  // bytes that have left the window
@@ -90,7 +93,6 @@ Status Reader::run() {
   trace_.bytes = before_ + window_.size();
   if (!complete_) ended();
   if (!saw_events_) return {ErrorCode::kInvalidArgument, "it has no traceEvents"};
-  collector_.finish(base_ns_);
   return {};
 }
 
@@ -136,7 +138,7 @@ void Reader::events() {
     });
     if (whole && !more) return;
     if (whole) {
-      collector_.take(event);
+      take_(event);
     } else {
       whole = resynchronise(before_ == dropped ? from + 1 : 1);
       if (whole) ++trace_.damage.events;
@@ -248,13 +250,22 @@ void Reader::ended() {
 
 }  // namespace
 
-Result<ChromeTrace> read_chrome_trace(const std::filesystem::path& path) {
+Result<int64_t> for_each_event(const std::filesystem::path& path, ChromeTrace* trace,
+                               const std::function<void(const RawEvent&)>& take) {
   auto source = TextSource::open(path);
   if (!source.ok()) return source.status();
-  ChromeTrace trace;
-  Reader reader(source->get(), &trace);
+  Reader reader(source->get(), trace, take);
   Status status = reader.run();
   if (!status.ok()) return Status(status.code(), fmt::format("{}: {}", path.string(), status.message()));
+  return reader.base_ns();
+}
+
+Result<ChromeTrace> read_chrome_trace(const std::filesystem::path& path) {
+  ChromeTrace trace;
+  EventCollector collector(&trace);
+  auto base = for_each_event(path, &trace, [&](const RawEvent& event) { collector.take(event); });
+  if (!base.ok()) return base.status();
+  collector.finish(*base);
   return trace;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -47,6 +48,13 @@ struct ChromeTrace {
   uint64_t bytes = 0;       // of text read, after inflating
   uint64_t seen = 0;        // events in the file, kept or not
 };
+
+struct RawEvent;
+
+// Runs `take` on each event of the file, as it stands in the text. Fills header, damage and bytes of `trace`;
+// returns the unit's zero, baseTimeNanoseconds. Errors as of read_chrome_trace.
+Result<int64_t> for_each_event(const std::filesystem::path& path, ChromeTrace* trace,
+                               const std::function<void(const RawEvent&)>& take);
 
 // kSystem: the file cannot be read. kInvalidArgument: it is no such trace. Anything less is `damage`.
 Result<ChromeTrace> read_chrome_trace(const std::filesystem::path& path);
