@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 COLLECTIVES = "all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all".split()
-ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+# With a root, the plan that looks at memory that peers can reach in place of a slot. (All others look at all
+# announcements, so they find out together that nobody has copied.)
+IN_PLACE_OF_SLOT = {"broadcast": "direct", "reduce": "pull", "gather": "direct", "scatter": "direct"}
 FIRST_LINES = "collective-ops tuning table 1\n# collective element ranks from shared private\n"
 # A plan is left for another one only where that is better by more than this: tables stay short, and a
 # measurement's noise does not decide.
@@ -88,11 +90,13 @@ def _best_pair(collective: str, candidates: Sequence[Point], last: tuple[str, st
 
 
 def _can_be(collective: str, shared: str, private: str) -> bool:
-    if shared == "one_shot" or private == "one_shot":
-        both = shared == private
-        # Which memory all ranks have is only known where every rank hears from all others.
-        return both or (shared in ("direct", "push") and collective not in ROOTED)
-    return shared in ("direct", "push", private)
+    if shared == private:
+        return True
+    if shared == "one_shot":
+        return False
+    if private == "one_shot" and collective in IN_PLACE_OF_SLOT:
+        return shared == IN_PLACE_OF_SLOT[collective]
+    return shared in ("direct", "push", "pull")
 
 
 def table_text(rows: Iterable[tuple[str, int, int, str, str]], element: str = "*") -> str:

@@ -40,7 +40,7 @@ constexpr std::array kAlgorithms = {
     Algorithm{"nhr", Collective::kReduceScatter, reduce_scatter_nhr},
     Algorithm{"one_shot", Collective::kReduce, reduce_one_shot},
     Algorithm{"direct", Collective::kReduce, reduce_direct},
-    Algorithm{"read", Collective::kReduce, reduce_read},
+    Algorithm{"pull", Collective::kReduce, reduce_pull},
     Algorithm{"staged", Collective::kReduce, reduce_staged},
     Algorithm{"tree", Collective::kReduce, reduce_tree},
     Algorithm{"nhr", Collective::kReduce, reduce_nhr},

@@ -56,7 +56,7 @@ Plan reduce_scatter_halving_doubling();
 Plan reduce_scatter_nhr();
 Plan reduce_one_shot();
 Plan reduce_direct();
-Plan reduce_read();
+Plan reduce_pull();
 Plan reduce_staged();
 Plan reduce_tree();
 Plan reduce_nhr();

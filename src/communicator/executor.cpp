@@ -73,6 +73,10 @@ bool Executor::run(const Program& program, const CallMemory& memory, const CallK
   return !std::exchange(sends_, false) || port_.flush();
 }
 
+void Executor::finish(uint64_t sequence) {
+  waiter_.raise(shared_.state(rank_).progress, progress_value(sequence, kMaxStep));
+}
+
 bool Executor::execute(const Instruction& instruction, Frame& frame) {
   using Kind = Instruction::Kind;
   const bool lagging = frame.iteration < instruction.lag;

@@ -53,6 +53,9 @@ class Executor {
   // False on failure; the waiter's status says why.
   bool run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence);
 
+  // Says that this rank is through with what any step of the call waits for.
+  void finish(uint64_t sequence);
+
  private:
   struct Frame;
   struct Piece {

@@ -83,7 +83,11 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
   const PreparedProgram* used = nullptr;
   bool done = find_memory(*prepared, call);
   bool announces = done;
-  if (done && prepared->eager && !goes_direct(*prepared, call.root)) {
+  if (done && prepared->eager && prepared->direct && has_root(call.collective)) {
+    used = run_rooted(*prepared, call);
+    done = waiter_.status().ok();
+    announces = false;
+  } else if (done && prepared->eager && !goes_direct(*prepared, call.root)) {
     used = &*prepared->eager;
     done = run_eager(*prepared, call);
     announces = peers_go_direct_;
@@ -132,15 +136,56 @@ void Group::announce_failed() {
 bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
   if (!await_slot()) return false;
   memory_.line(rank_, sequence_).input_segment = 0;
-  eager_or_direct_ = prepared.direct.has_value();
+  eager_or_direct_ = rooted_ == nullptr && prepared.direct.has_value();
   const Program& program = prepared.eager->program;
   const bool fits_line = program.scratch_bytes <= shm::kInlineBytes;
   path_ = fits_line ? TracePath::kInline : TracePath::kStaged;
-  addresses_.scratch = &(fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+  addresses_.scratch =
+      rooted_ != nullptr ? &sources_ : &(fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
   addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
   addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
   if (!executor_.run(program, addresses_, prepared.eager->kernel, sequence_)) return false;
   if (prepared.eager->awaits_all) all_arrived_ = sequence_;
+  return true;
+}
+
+// Small calls with a root. A rank whose contribution lies where peers can reach it announces that place instead of
+// copying into its slot, and stays until it has been read, as in the direct plan. Those who read take each
+// contribution from where its rank has it: slot and memory have the same layout.
+const PreparedProgram* Group::run_rooted(const PreparedCall& prepared, const Call& call) {
+  if (!await_slot()) return nullptr;
+  const auto me = static_cast<size_t>(rank_);
+  const bool from_root = call.collective == Collective::kBroadcast || call.collective == Collective::kScatter;
+  if ((rank_ == call.root) == from_root && input_memory_.segment != 0) {
+    path_ = TracePath::kDirect;
+    addresses_.input[me] = static_cast<std::byte*>(const_cast<void*>(call.send));
+    addresses_.output[me] = static_cast<std::byte*>(call.recv);
+    announce_memory(call);
+    // It stays until they have read, so it has to know that they are in this call.
+    if (from_root ? await_all() : await(call.root)) {
+      executor_.run(prepared.direct->program, addresses_, prepared.direct->kernel, sequence_);
+    }
+    return &*prepared.direct;
+  }
+  const bool fits_line = prepared.eager->program.scratch_bytes <= shm::kInlineBytes;
+  sources_ = (fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+  rooted_ = &prepared;
+  refers_ = false;
+  const bool done = run_eager(prepared, call);
+  rooted_ = nullptr;
+  if (!done || !refers_) return &*prepared.eager;
+  path_ = TracePath::kDirect;
+  executor_.finish(sequence_);
+  return &*prepared.direct;
+}
+
+// Of a peer that has announced a call of run_rooted().
+bool Group::refer_to(int peer) {
+  const auto at = static_cast<size_t>(peer);
+  if (memory_.line(peer, sequence_).input_segment == 0) return true;
+  refers_ = true;
+  if (!reach(peer, true, rooted_->bytes[at].input)) return false;
+  sources_[at] = addresses_.input[at];
   return true;
 }
 
@@ -361,6 +406,7 @@ bool Group::await(int peer) {
   const shm::Line& line = memory_.line(peer, sequence_);
   if (line.head.load(std::memory_order_relaxed) == own_.head && line.shape == own_.shape &&
       line.history == history_) {
+    if (rooted_ != nullptr) return refer_to(peer);
     peers_go_direct_ = eager_or_direct_ && line.input_segment != 0;
     return !peers_go_direct_;
   }

@@ -92,6 +92,8 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   void begin(const Call& call, const shm::Signature* whole);
   void announce_failed();
   bool run_eager(const PreparedCall& prepared, const Call& call);
+  const PreparedProgram* run_rooted(const PreparedCall& prepared, const Call& call);
+  bool refer_to(int peer);
   bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);
   bool divide(const PreparedProgram& used, const PreparedCall& prepared, const Call& call);
   bool find_memory(const PreparedCall& prepared, const Call& call);
@@ -139,6 +141,9 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   bool announced_ = false;
   shm::MemoryRef input_memory_, output_memory_;  // of the call that runs
   bool eager_or_direct_ = false;                 // while it is run eagerly, but could be direct
+  const PreparedCall* rooted_ = nullptr;         // while it is run by run_rooted()
+  std::vector<std::byte*> sources_;              // then: slots of peers, or their memory
+  bool refers_ = false;                          // to some peer's memory
   bool peers_go_direct_ = false;
   bool noted_ = false;  // this call, where other groups see it
   TracePath path_ = TracePath::kNone;

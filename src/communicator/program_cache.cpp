@@ -138,8 +138,18 @@ Result<PreparedCall> ProgramCache::make(const Call& call, const std::vector<size
     if (!eager.ok()) return eager.status();
     if (eager->program.scratch_bytes <= shm::kEagerBytes) {
       prepared.eager = std::move(*eager);
+      if (names.direct.empty()) return prepared;
+      if (has_root(call.collective)) {
+        // A rank's memory can stand for its slot where the plan does no more than look at it.
+        const Plan* direct = find_plan(call.collective, names.direct);
+        if (direct->writes_peer_output) return prepared;
+        auto lowered = lower_named(call, counts, names.direct);
+        if (!lowered.ok()) return lowered.status();
+        prepared.direct = std::move(*lowered);
+        return prepared;
+      }
       // Only where every rank hears from all others can they find out together that all went direct.
-      if (names.direct.empty() || !prepared.eager->awaits_all || has_root(call.collective)) return prepared;
+      if (!prepared.eager->awaits_all) return prepared;
       names.read = {};
     }
   }

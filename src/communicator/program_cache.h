@@ -35,7 +35,9 @@ struct PreparedCall {
   bool needs_counts = false;
   // Of the plans that a plug-in chose; 0: none. Ranks compare it, since it may choose otherwise on another one.
   uint32_t choice = 0;
-  std::optional<PreparedProgram> eager;   // synchronised by arrival alone
+  // Synchronised by arrival alone. With `direct` beside it, ranks whose memory peers can reach copy nothing: with
+  // a root each decides for itself (Group::run_rooted), else they find out together whether all can.
+  std::optional<PreparedProgram> eager;
   std::optional<PreparedProgram> staged;  // any memory
   std::optional<PreparedProgram> push;    // outputs that peers reach
   std::optional<PreparedProgram> direct;  // memory that peers reach

@@ -22,10 +22,13 @@ std::string_view staged_plan(Collective collective) {
   return collective == Collective::kAllReduce ? "two_shot" : "staged";
 }
 
-// Where there is no plan for the case, the direct one writes nothing into peers' memory, so it serves.
+// Where there is no plan for the case, there is one that writes nothing into peers' memory, so it serves.
 std::string_view read_plan(Collective collective) {
-  return find_plan(collective, "read") != nullptr ? "read" : "direct";
+  if (find_plan(collective, "read") != nullptr) return "read";
+  return collective == Collective::kReduce ? "pull" : "direct";
 }
+
+bool is_direct(std::string_view name) { return name == "direct" || name == "push" || name == "pull"; }
 
 // Bounds below the memory there is: they have to hold for every rank, and slices are rounded up.
 constexpr StagingMemory kSurelyThere{.inline_bytes = 0, .eager_bytes = 64 << 10, .scratch_bytes = 1 << 20};
@@ -44,7 +47,7 @@ bool is_possible(const ChosenCall& call, std::string_view name, bool strict) {
 PlanNames forced_names(Collective collective, std::string_view name) {
   if (name == "one_shot") return {.eager = name, .staged = staged_plan(collective)};
   if (name == "read") return {.read = name, .staged = staged_plan(collective)};
-  if (name == "direct") return {.direct = name, .staged = staged_plan(collective)};
+  if (name == "direct" || name == "pull") return {.direct = name, .staged = staged_plan(collective)};
   if (name == "push") return {.push = name, .staged = staged_plan(collective)};
   return {.staged = name};
 }
@@ -105,10 +108,10 @@ PlanNames names_of(const ChosenCall& call, Pair pair, bool strict) {
   if (pair.unshared == "one_shot" || pair.shared == "one_shot") names.eager = "one_shot";
   // Where not all memory that a push writes to can be reached, what the direct plan reads may be.
   if (pair.shared == "push") names.push = "push";
-  if (pair.shared == "direct" || pair.shared == "push") names.direct = "direct";
+  if (is_direct(pair.shared)) names.direct = pair.shared == "pull" ? "pull" : "direct";
   if (pair.unshared == "read") names.read = read_plan(call.collective);
   for (const std::string_view name : {pair.unshared, pair.shared}) {
-    const bool staged = name != "one_shot" && name != "direct" && name != "push" && name != "read";
+    const bool staged = name != "one_shot" && name != "read" && !is_direct(name);
     if (!staged || !is_possible(call, name, strict)) continue;
     names.staged = own_name(call.collective, name);
     break;

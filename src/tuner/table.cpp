@@ -34,7 +34,7 @@ bool is_plan(Collective collective, std::string_view name, bool shared) {
   if (name == "read") return !shared;
   const Plan* plan = find_plan(collective, name);
   // On private memory, direct plans are those that "read" names, and nobody writes.
-  return plan != nullptr && (shared || (name != "direct" && name != "push"));
+  return plan != nullptr && (shared || (name != "direct" && name != "push" && name != "pull"));
 }
 
 // "" where the row can be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collective_ops import (
+    MismatchError,
     allgather,
     allreduce,
     alltoall,
@@ -120,3 +121,56 @@ def call_with_changing_memory() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_memory_may_change_from_call_to_call(rank_pool: RankPool, ranks: int) -> None:
     rank_pool.run(call_with_changing_memory, ranks)
+
+
+def call_rooted(kinds: str) -> tuple[int, int]:
+    """Direct calls, and bytes copied, of one call of each kind with a root."""
+    init_hccl()
+    me, n = rank(), world_size()
+    data = array(4096 // n * n, kinds[me] == "s")
+    parts = array(data.size, kinds[me] == "s")
+    data[...] = parts[...] = me
+    barrier()
+    before = counters()
+    broadcast(data, root=1)
+    assert (data == 1).all()
+    reduce(data, root=1)
+    assert me != 1 or (data == n).all()
+    scatter(data[: data.size // n], parts if me == 1 else None, root=1)
+    gather(data[: data.size // n], parts if me == 1 else None, root=1)
+    after = counters()
+    barrier()
+    return (
+        after["direct_calls"] - before["direct_calls"],
+        after["copied_bytes"] - before["copied_bytes"],
+    )
+
+
+def test_with_a_root_each_rank_decides_alone(rank_pool: RankPool) -> None:
+    """16 KiB between two ranks: copying costs more than waiting until the memory has been read."""
+    half = 4096 // 2 * 4
+    whole = 2 * half
+    # Rank 1 broadcasts and scatters, rank 0 sends what is reduced and gathered.
+    assert rank_pool.run(call_rooted, 2, ("ss",)) == [(4, 0), (4, 0)]
+    assert rank_pool.run(call_rooted, 2, ("ps",)) == [(2, whole + half), (2, half)]
+    assert rank_pool.run(call_rooted, 2, ("sp",)) == [(2, whole + half), (2, 2 * whole)]
+
+
+def call_other_collectives() -> str:
+    init_hccl(timeout=20)
+    data = array(4096, shared=rank() == 0)
+    data[...] = 1
+    try:
+        if rank() == 0:
+            gather(data, root=1)
+        else:
+            broadcast(data, root=1)
+        barrier()
+    except MismatchError as error:
+        return str(error)
+    return "nothing was noticed"
+
+
+def test_a_rank_that_stays_until_it_was_read_notices_another_call(rank_pool: RankPool) -> None:
+    for text in rank_pool.run(call_other_collectives, 2):
+        assert "gather" in text and "broadcast" in text

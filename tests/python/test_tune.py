@@ -304,11 +304,17 @@ def test_a_table_names_the_best_pairs_that_can_be_told_apart() -> None:
         ("all_reduce", 2, 512, "direct", "one_shot"),
         ("all_reduce", 2, 16384, "direct", "read"),
     ]
-    # Of a reduce only the root hears from all: one of both memories has to give way.
+    # Of a reduce only the root hears from all: beside one_shot goes what a rank can do that decides alone.
     rooted = [sweep.Point(**vars(one) | {"collective": "reduce"}) for one in points]
     assert [row[3:] for row in sweep.rows_of(rooted)] == [
         ("one_shot", "one_shot"),
         ("direct", "two_shot"),
+        ("direct", "read"),
+    ]
+    rooted.append(point(4096, True, "pull", "direct", 1.1, collective="reduce"))
+    assert [row[3:] for row in sweep.rows_of(rooted)] == [
+        ("one_shot", "one_shot"),
+        ("pull", "one_shot"),
         ("direct", "read"),
     ]
 

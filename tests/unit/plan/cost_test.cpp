@@ -47,7 +47,7 @@ TEST(Cost, BytesAreTheFormulas) {
     EXPECT_EQ(bytes(Collective::kReduceScatter, "staged"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "one_shot"), (3 * n - 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "direct"), (n + 1) * s) << n;
-    EXPECT_EQ(bytes(Collective::kReduce, "read"), (n + 1) * s) << n;
+    EXPECT_EQ(bytes(Collective::kReduce, "pull"), (n + 1) * s) << n;
     EXPECT_EQ(bytes(Collective::kReduce, "staged"), (3 * n + 3) * s) << n;
     EXPECT_EQ(bytes(Collective::kGather, "one_shot"), (4 * n - 2) * s / n) << n;
     EXPECT_EQ(bytes(Collective::kGather, "direct"), 2 * s) << n;
@@ -84,7 +84,7 @@ TEST(Cost, RoundsAreTheSynchronisationsOneAfterTheOther) {
   EXPECT_EQ(cost_of(Collective::kReduceScatter, "staged", n, three_chunks).rounds, 4u);
   EXPECT_EQ(cost_of(Collective::kReduce, "one_shot", n, one_chunk).rounds, 1u);
   EXPECT_EQ(cost_of(Collective::kReduce, "direct", n, one_chunk).rounds, 2u);
-  EXPECT_EQ(cost_of(Collective::kReduce, "read", n, one_chunk).rounds, 1u);
+  EXPECT_EQ(cost_of(Collective::kReduce, "pull", n, one_chunk).rounds, 1u);
   EXPECT_EQ(cost_of(Collective::kReduce, "staged", n, three_chunks).rounds, 5u);
   EXPECT_EQ(cost_of(Collective::kGather, "direct", n, three_chunks).rounds, 1u);
   EXPECT_EQ(cost_of(Collective::kGather, "staged", n, three_chunks).rounds, 4u);

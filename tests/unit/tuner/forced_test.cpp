@@ -94,10 +94,10 @@ TEST_F(Forcing, StrictKeepsTheOrderOfRanks) {
   set("NCCL_ALGO", "Ring");
   for (const char* text : {"false", "true"}) {
     set("HCCL_DETERMINISTIC", text);
-    EXPECT_EQ(plan_of(Collective::kAllReduce, 65536), "ring") << text;
+    EXPECT_EQ(plan_of(Collective::kAllReduce, 128 << 10), "ring") << text;
   }
   set("HCCL_DETERMINISTIC", "STRICT");
-  EXPECT_EQ(plan_of(Collective::kAllReduce, 65536), "direct");
+  EXPECT_EQ(plan_of(Collective::kAllReduce, 128 << 10), "direct");
   EXPECT_EQ(plan_of(Collective::kAllGather, 65536), "ring");  // which combines nothing
 }
 

@@ -1,5 +1,6 @@
-// For private memory that the kernel lets peers read: the root reduces all inputs from where they are, alone.
-// (n + 1)S bytes. The others wait until the root has read their inputs, not for each other.
+// For inputs that lie in shared memory, and for private ones that the kernel lets peers read: the root reduces all
+// from where they are, alone. (n + 1)S bytes. The others wait until the root has read their inputs, not for each
+// other.
 #include "algorithms/algorithms.h"
 #include "algorithms/statements.h"
 
@@ -7,9 +8,9 @@ namespace collective_ops {
 
 using namespace statements;
 
-Plan reduce_read() {
+Plan reduce_pull() {
   Plan plan{
-      .name = "read", .collective = Collective::kReduce, .reads_peer_input = true, .output_at_root = true};
+      .name = "pull", .collective = Collective::kReduce, .reads_peer_input = true, .output_at_root = true};
   plan.loops = {once({
       arrive(),
       on_root(await_others()),
