@@ -1,8 +1,9 @@
 #include "communicator/executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+
+#include "transport/shm/copy.h"
 
 namespace collective_ops {
 namespace {
@@ -132,7 +133,7 @@ bool Executor::copy(const Instruction& instruction, Frame& frame) {
   const Piece to = piece_of(frame.program.operands[instruction.first], frame, chunk);
   const Piece from = piece_of(source, frame, chunk);
   if (from.remote) return host_.read_peer(source.owner, from.data, to.data, to.bytes);
-  if (to.data != from.data && to.bytes > 0) std::memcpy(to.data, from.data, to.bytes);
+  if (to.data != from.data) shm::copy_across(to.data, from.data, to.bytes);
   return true;
 }
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 #include <ctime>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "transport/shm/copy.h"
 
 namespace collective_ops::shm {
 namespace {
@@ -106,8 +107,8 @@ void RingWriter::commit(Envelope& envelope, const std::byte* payload, size_t byt
   reinterpret_cast<Envelope*>(ring_ + at_ * kCacheLine)->lines.store(0, std::memory_order_relaxed);
   if (bytes > 0) {
     const size_t before_end = std::min(bytes, (lines_ - first_line) * kCacheLine);
-    std::memcpy(ring_ + first_line * kCacheLine, payload, before_end);
-    std::memcpy(ring_, payload + before_end, bytes - before_end);
+    copy_across(ring_ + first_line * kCacheLine, payload, before_end);
+    copy_across(ring_, payload + before_end, bytes - before_end);
   }
   written_ += lines;
   envelope.lines.store(static_cast<uint32_t>(lines), std::memory_order_release);
@@ -122,8 +123,8 @@ void RingReader::copy_payload(std::byte* to, size_t bytes) const {
   if (bytes == 0) return;
   const size_t first_line = at_ + 1 == lines_ ? 0 : at_ + 1;
   const size_t before_end = std::min(bytes, (lines_ - first_line) * kCacheLine);
-  std::memcpy(to, ring_ + first_line * kCacheLine, before_end);
-  std::memcpy(to + before_end, ring_, bytes - before_end);
+  copy_across(to, ring_ + first_line * kCacheLine, before_end);
+  copy_across(to + before_end, ring_, bytes - before_end);
 }
 
 bool RingReader::pop() {
