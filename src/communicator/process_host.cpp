@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "communicator/host.h"
 #include "communicator/process_peers.h"
-#include "trace/merge.h"
+#include "communicator/trace_at_end.h"
 #include "trace/recorder.h"
 
 namespace collective_ops {
@@ -84,17 +84,6 @@ std::optional<Parsed> parse(const Message& message, const Members& members) {
   return parsed;
 }
 
-// The last rank to leave makes comm_trace.json. Where that fails the ranks' files stay, and can still be
-// merged by hand.
-void merge_trace_of(const std::string& job, const std::filesystem::path& directory) {
-  const auto merged = merge_traces({{directory}}, {.output = directory / "comm_trace.json", .job = job});
-  if (!merged.ok()) {
-    fmt::print(stderr, "collective-ops: the trace was not merged: {}\n", merged.status().message());
-  } else if (!merged->complete()) {
-    fmt::print(stderr, "collective-ops: {}\n", merged->text());
-  }
-}
-
 class ProcessHost final : public Host {
  public:
   ProcessHost(std::shared_ptr<SharedPeers> shared, std::shared_ptr<Recorder> recorder)
@@ -132,7 +121,7 @@ class ProcessHost final : public Host {
     recorder_.reset();  // closes this rank's file
     const uint32_t before = world_.header().ranks_out.fetch_add(1);
     if (before + 1 == static_cast<uint32_t>(world_.world_size()) && !folder.empty())
-      merge_trace_of(job(), folder);
+      merge_trace_at_end(job(), folder);
   }
 
   Result<std::shared_ptr<std::byte>> take_memory(const Meeting& meeting) {

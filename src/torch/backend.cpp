@@ -1,6 +1,5 @@
 #include "torch/backend.h"
 
-#include <list>
 #include <utility>
 
 #include "torch/attempt.h"
@@ -13,34 +12,16 @@
 namespace collective_ops::pytorch {
 namespace {
 
-// Of this process. Never destroyed: groups may outlive static objects.
-struct Memberships {
-  std::mutex mutex;
-  std::list<std::weak_ptr<Membership>> list;
-};
-
-Memberships& memberships() {
-  static auto* instance = new Memberships();
-  return *instance;
+NewGroup described(const ProcessGroupCollectiveOps::Options& options, int rank, int size) {
+  NewGroup group{options.group_name, rank, options.global_ranks_in_group, options.timeout};
+  if (group.size() != size) {
+    group.global_ranks.clear();
+    for (int other = 0; other < size; ++other) group.global_ranks.push_back(static_cast<uint64_t>(other));
+  }
+  return group;
 }
 
 }  // namespace
-
-std::shared_ptr<Communicator> Membership::communicator() {
-  const std::lock_guard lock(mutex_);
-  return communicator_;
-}
-
-void Membership::leave() {
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard lock(mutex_);
-    communicator = std::exchange(communicator_, nullptr);
-  }
-  if (!communicator) return;
-  const WithoutGil released;
-  communicator.reset();
-}
 
 ProcessGroupCollectiveOps::ProcessGroupCollectiveOps(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                      int size, c10::intrusive_ptr<Options> options,
@@ -49,15 +30,9 @@ ProcessGroupCollectiveOps::ProcessGroupCollectiveOps(const c10::intrusive_ptr<c1
       name_(std::move(name)),
       store_(store),
       options_(std::move(options)),
-      membership_(
-          std::make_shared<Membership>(join(store_, options_->group_name, rank, size, options_->timeout))) {
-  const auto& ranks = options_->global_ranks_in_group;
-  const auto index = static_cast<size_t>(rank);
-  state_->set_global_rank(index < ranks.size() ? static_cast<int>(ranks[index]) : rank);
+      membership_(join(store_, described(*options_, rank, size))) {
+  state_->set_global_rank(static_cast<int>(membership_->roster().global(rank)));
   init();
-  const std::lock_guard lock(memberships().mutex);
-  memberships().list.remove_if([](const auto& known) { return known.expired(); });
-  memberships().list.push_back(membership_);
 }
 
 ProcessGroupCollectiveOps::~ProcessGroupCollectiveOps() { membership_->leave(); }
@@ -82,21 +57,6 @@ void ProcessGroupCollectiveOps::shutdown() {
   membership_->leave();
   const std::lock_guard lock(mutex_);
   kept_messages_.clear();  // the communicator has let go of their memory
-}
-
-void shutdown_all(const std::string& reason) {
-  std::list<std::weak_ptr<Membership>> left;
-  {
-    const std::lock_guard lock(memberships().mutex);
-    left.swap(memberships().list);
-  }
-  for (const auto& weak : left) {
-    const auto membership = weak.lock();
-    if (!membership) continue;
-    if (const auto communicator = membership->communicator(); communicator && !reason.empty())
-      communicator->abort(reason);
-    membership->leave();
-  }
 }
 
 std::shared_ptr<Window> ProcessGroupCollectiveOps::open_window(std::shared_ptr<SharedBuffer> part,

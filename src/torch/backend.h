@@ -17,6 +17,7 @@
 
 #include "torch/errors.h"
 #include "torch/group_state.h"
+#include "torch/membership.h"
 #include "torch/message_work.h"
 #include "torch/pytorch.h"
 #include "torch/task.h"
@@ -25,18 +26,6 @@ namespace collective_ops::pytorch {
 
 using TensorList = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-// A group's communicator until it is left.
-class Membership {
- public:
-  explicit Membership(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
-  std::shared_ptr<Communicator> communicator();  // nullptr once left
-  void leave();                                  // finishes what was started
-
- private:
-  std::mutex mutex_;
-  std::shared_ptr<Communicator> communicator_;
-};
 
 class ProcessGroupCollectiveOps final : public c10d::Backend {
  public:
@@ -166,9 +155,5 @@ class ProcessGroupCollectiveOps final : public c10d::Backend {
   std::vector<c10::intrusive_ptr<MessageWork>> kept_messages_;
   size_t prune_at_ = 8;
 };
-
-// Leaves every group of this process: before Python ends, while threads may still ask for the GIL. With a
-// reason nothing is finished first: calls end with it, here and on the other ranks.
-void shutdown_all(const std::string& reason);
 
 }  // namespace collective_ops::pytorch

@@ -232,7 +232,7 @@ def test_functional_collectives_and_compile(rank_pool: RankPool) -> None:
     rank_pool.run(functional, 2)
 
 
-def checkpoint(folder: str) -> None:
+def checkpoint(folder: str, asynchronous: bool) -> None:
     import torch.distributed.checkpoint as checkpointing
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor, zeros
@@ -240,41 +240,65 @@ def checkpoint(folder: str) -> None:
     with process_group():
         mesh = init_device_mesh("cpu", (world_size(),))
         whole = torch.arange(40.0).view(10, 4)
-        checkpointing.save({"x": distribute_tensor(whole, mesh, [Shard(0)])}, checkpoint_id=folder)
+        state = {"x": distribute_tensor(whole, mesh, [Shard(0)])}
+        if asynchronous:
+            own = dist.new_group(list(range(world_size())))  # its thread makes calls beside ours
+            saved = checkpointing.async_save(state, checkpoint_id=folder, process_group=own)
+            for _ in range(20):  # training goes on meanwhile
+                dist.all_reduce(torch.ones(1000))
+            saved.result()
+        else:
+            checkpointing.save(state, checkpoint_id=folder)
         loaded = {"x": zeros((10, 4), device_mesh=mesh, placements=[Shard(1)])}
         checkpointing.load(loaded, checkpoint_id=folder)
         assert torch.equal(loaded["x"].full_tensor(), whole)
 
 
-def test_checkpoint_of_a_sharded_tensor(rank_pool: RankPool, tmp_path: Path) -> None:
-    rank_pool.run(checkpoint, 2, (str(tmp_path),))
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_checkpoint_of_a_sharded_tensor(rank_pool: RankPool, asynchronous: bool, tmp_path: Path) -> None:
+    rank_pool.run(checkpoint, 2, (str(tmp_path), asynchronous))
 
 
 def pipeline(schedule: str) -> None:
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    from torch.distributed.pipelining import (
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+    )
 
     n, me = world_size(), rank()
+    interleaved = schedule == "interleaved"
+    count = 2 * n if interleaved else n  # of stages; rank r has r, and n + r
     with process_group():
         torch.manual_seed(0)
-        layers = [torch.nn.Linear(8, 8) for _ in range(n)]
+        layers = [torch.nn.Linear(8, 8) for _ in range(count)]
         inputs, targets = torch.randn(12, 8), torch.randn(12, 8)
         whole = torch.nn.Sequential(*layers)
         torch.nn.functional.mse_loss(whole(inputs), targets).backward()
-        expected = [p.grad.clone() for p in layers[me].parameters()]
+        own = list(range(me, count, n))
+        expected = [p.grad.clone() for stage in own for p in layers[stage].parameters()]
         whole.zero_grad()
-        stage = PipelineStage(layers[me], me, n, torch.device("cpu"))
-        kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[schedule]
-        steps = kind(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+        stages = [PipelineStage(layers[stage], stage, count, torch.device("cpu")) for stage in own]
+        kinds = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": ScheduleInterleaved1F1B}
+        # Interleaved schedules go round by round, with as many microbatches in each as there are ranks.
+        microbatches = 2 * n if interleaved else 4
+        steps = kinds[schedule](
+            stages if interleaved else stages[0],
+            n_microbatches=microbatches,
+            loss_fn=torch.nn.functional.mse_loss,
+        )
         if me == 0:
             steps.step(inputs)
         elif me == n - 1:
             steps.step(target=targets, losses=[])
         else:
             steps.step()
-        torch.testing.assert_close([p.grad for p in layers[me].parameters()], expected, rtol=1e-4, atol=1e-5)
+        gradients = [p.grad for stage in own for p in layers[stage].parameters()]
+        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 def test_pipeline(rank_pool: RankPool, schedule: str) -> None:
     rank_pool.run(pipeline, 3, (schedule,))
 

@@ -1,0 +1,83 @@
+#include "communicator/trace_at_end.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "bootstrap/process.h"
+#include "memory/descriptor.h"
+#include "trace/merge.h"
+
+namespace collective_ops {
+namespace {
+
+constexpr int64_t kLockNs = 10'000'000'000;  // another merge may take that long; then both go on
+constexpr long kNapNs = 5'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecondNs + time.tv_nsec; }
+
+int64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return nanoseconds(now);
+}
+
+// Real time; a tick late rather than early.
+int64_t program_began_ns() {
+  const auto self = read_process(::getpid());
+  const int64_t ticks = self ? self->start_time + 1 : 0;
+  return clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_BOOTTIME) + ticks * (kSecondNs / ::sysconf(_SC_CLK_TCK));
+}
+
+bool written_since(const std::filesystem::path& path, int64_t real_ns) {
+  struct stat file {};
+  return ::stat(path.c_str(), &file) == 0 && nanoseconds(file.st_mtim) >= real_ns;
+}
+
+std::filesystem::path free_name(const std::filesystem::path& directory) {
+  const int64_t began = program_began_ns();
+  std::filesystem::path path = directory / "comm_trace.json";
+  for (int number = 2; written_since(path, began); ++number)
+    path = directory / fmt::format("comm_trace.{}.json", number);
+  return path;
+}
+
+// Jobs that end at the same time in one directory do so one behind the other.
+Descriptor lock(const std::filesystem::path& directory) {
+  Descriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int64_t until = monotonic_ns() + kLockNs;
+  while (::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+         monotonic_ns() < until) {
+    const timespec nap{0, kNapNs};
+    ::nanosleep(&nap, nullptr);
+  }
+  return descriptor;
+}
+
+}  // namespace
+
+void merge_trace_at_end(const std::string& job, const std::filesystem::path& directory) {
+  const Descriptor alone = lock(directory);
+  const auto output = free_name(directory);
+  const auto merged = merge_traces({{directory}}, {.output = output, .job = job});
+  if (!merged.ok()) {
+    fmt::print(stderr, "collective-ops: the trace was not merged: {}\n", merged.status().message());
+  } else if (!merged->complete()) {
+    fmt::print(stderr, "collective-ops: {}\n", merged->text());
+  } else if (output.filename() != "comm_trace.json") {
+    fmt::print(stderr, "collective-ops: the trace is in {}; comm_trace.json is of a job that ended before\n",
+               output.string());
+  }
+}
+
+}  // namespace collective_ops

@@ -1,0 +1,14 @@
+// What becomes of the ranks' trace files once the last rank has left.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace collective_ops {
+
+// Makes comm_trace.json of them. Where that was written since this program began, by a job that has ended
+// before (a program may leave and join again, or take part in several jobs), it stays, and this one is
+// comm_trace.2.json and so on. Where merging fails the ranks' files stay, and can still be merged by hand.
+void merge_trace_at_end(const std::string& job, const std::filesystem::path& directory);
+
+}  // namespace collective_ops
