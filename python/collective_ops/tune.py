@@ -31,6 +31,7 @@ TABLE_SIZES = [2**power for power in (6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 
 # What HCCL_ALGO and NCCL_ALGO can name.
 OF_VARIABLES = ("ring", "tree", "halving_doubling", "nhr", "bruck", "pairwise")
 LONGEST_CURVE = 2**30  # bytes times ranks
+MANY_RANKS = 64  # from which on every other size is priced
 EXAMPLES = """\
 examples:
   collective-ops tune                     the machine's numbers: measured once, then kept
@@ -56,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain = actions.add_parser(
         "explain", help="candidates of a call, their cost, the choice, crossover sizes"
     )
-    explain.add_argument("collective", choices=COLLECTIVES, metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
+    explain.add_argument(
+        "collective", type=parse_collective, metavar="COLLECTIVE", help=", ".join(COLLECTIVES)
+    )
     explain.add_argument("size", type=parse_size, help="of the whole vector: 1MiB, 64K, 4096")
     explain.add_argument("--ranks", type=_ranks, required=True, metavar="N")
     explain.add_argument(
@@ -78,7 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     table = actions.add_parser("table", help="time every algorithm, and write down which one to take")
     table.add_argument("--ranks", type=_numbers, default=[2, 4, 8], help="groups to measure (2,4,8)")
-    table.add_argument("--collective", default="all", help="one of them, or all", metavar="COLLECTIVE")
+    table.add_argument(
+        "--collective", type=parse_measured, default="all", help="one of them, or all", metavar="COLLECTIVE"
+    )
     table.add_argument("--type", default="float32", metavar="TYPE", help="of the elements (default float32)")
     table.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
 
@@ -91,6 +96,22 @@ def run(options: argparse.Namespace) -> int:
         return _run_explain(options, machine)
     print(json.dumps(machine) if options.json else describe_machine(machine))
     return 0
+
+
+def parse_collective(text: str) -> str:
+    """As `perf` takes them: all_reduce, allreduce, AllReduce, all_reduce_perf."""
+    wanted = re.sub("[-_]", "", re.sub("_(test|perf)$", "", text)).lower()
+    for name in COLLECTIVES:
+        if name.replace("_", "") == wanted:
+            return name
+    raise argparse.ArgumentTypeError(f"{text}: expected {', '.join(COLLECTIVES[:-1])} or {COLLECTIVES[-1]}")
+
+
+def parse_measured(text: str) -> str:
+    name = text if text == "all" else parse_collective(text)
+    if name == "barrier":
+        raise argparse.ArgumentTypeError("barrier: there is one way to do it")
+    return name
 
 
 def parse_size(text: str) -> int:
@@ -272,7 +293,8 @@ def explain(
     link: dict[str, float] = LINK,
 ) -> Explanation:
     # Large sizes are played chunk by chunk and rank by rank, so of many ranks the curves end earlier.
-    curve = [one for one in SIZES if one * ranks * max(1, ranks // 64) <= LONGEST_CURVE]
+    step = 2 if ranks > MANY_RANKS else 1
+    curve = [one for one in SIZES[::step] if one * ranks * max(1, ranks // 64) <= LONGEST_CURVE]
     sizes = [0] if collective == "barrier" else [size, *curve]
     first, *curves = _priced(machine, collective, type_name, ranks, shared, hosts, link, sizes)
     return Explanation(collective, type_name, ranks, shared, hosts, size, first["candidates"], curves, {})

@@ -21,6 +21,7 @@ constexpr int kWarmCalls =
 constexpr int kTimedCalls = 3;
 constexpr size_t kLongProgram = 4000;          // executed instructions, from which on fewer calls are played
 constexpr size_t kMostCells = 2048;            // of a memory
+constexpr int kFewRanks = 32;                  // of more, a block is one cell: each rank touches those of all
 constexpr uint64_t kMessagePiece = 128 << 10;  // what a channel between two ranks holds
 
 class Player {
@@ -131,7 +132,8 @@ class Player {
 
   int add_memory(uint64_t bytes) {
     const uint64_t finest = std::max<uint64_t>(kCacheLine, round_to_line(bytes / kMostCells));
-    const uint64_t natural = std::min<uint64_t>(call_.programs[0].chunk_bytes, geometry_.longest_block() / 8);
+    const uint64_t of_block = geometry_.longest_block() / (n_ > kFewRanks ? 1 : 8);
+    const uint64_t natural = std::min<uint64_t>(call_.programs[0].chunk_bytes, of_block);
     return footprint_.add_memory(bytes, std::max(finest, round_to_line(natural)));
   }
 

@@ -63,6 +63,21 @@ def test_sizes(text: str, size: int) -> None:
     assert tune.parse_size(text) == size
 
 
+@pytest.mark.parametrize(
+    "text, name",
+    [("allreduce", "all_reduce"), ("All-To-All", "all_to_all"), ("broadcast_perf", "broadcast")]
+    + [(name, name) for name in tune.COLLECTIVES],
+)
+def test_collectives_as_other_tools_spell_them(text: str, name: str) -> None:
+    assert tune.parse_collective(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "all", "sum"])
+def test_no_collectives(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected all_reduce, all_gather"):
+        tune.parse_collective(text)
+
+
 @pytest.mark.parametrize("text", ["", "MiB", "1TiB", "-1", "1 M i"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a size such as 1MiB"):

@@ -3,6 +3,7 @@
 #include <getopt.h>
 
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <limits>
 
@@ -72,12 +73,10 @@ struct Name {
   std::string_view given, ours;
 };
 
-// Names of hccl_test, nccl-tests and torch.distributed.
+// Names of hccl_test and nccl-tests.
 constexpr std::array kTypes = {Name{"fp16", "float16"},   Name{"half", "float16"}, Name{"fp32", "float32"},
                                Name{"float", "float32"},  Name{"fp64", "float64"}, Name{"double", "float64"},
                                Name{"bfp16", "bfloat16"}, Name{"bf16", "bfloat16"}};
-constexpr std::array kCollectives = {Name{"allreduce", "all_reduce"}, Name{"allgather", "all_gather"},
-                                     Name{"reducescatter", "reduce_scatter"}, Name{"alltoall", "all_to_all"}};
 
 template <size_t n>
 std::string_view ours(const std::array<Name, n>& names, std::string_view given) {
@@ -87,12 +86,25 @@ std::string_view ours(const std::array<Name, n>& names, std::string_view given) 
   return given;
 }
 
+// Letters alone: all_reduce, allreduce, all-reduce and AllReduce are one.
+std::string letters_of(std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    if (c != '_' && c != '-') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return letters;
+}
+
 std::optional<Collective> collective_named(std::string_view name) {
   for (const std::string_view suffix : {"_test", "_perf"}) {
     if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
   }
-  const auto found = collective_from(ours(kCollectives, name));
-  return found && *found <= Collective::kAllToAll ? found : std::nullopt;
+  const std::string wanted = letters_of(name);
+  for (int i = 0; i <= static_cast<int>(Collective::kAllToAll); ++i) {
+    const auto collective = static_cast<Collective>(i);
+    if (letters_of(name_of(collective)) == wanted) return collective;
+  }
+  return std::nullopt;
 }
 
 Status set_size(size_t& target, std::string_view option, std::string_view text) {

@@ -44,6 +44,9 @@ TEST(Options, ACommandLineOfHcclTest) {
 }
 
 TEST(Options, TheDefaultsOfHcclTest) {
+  for (const std::string name : {"all_reduce", "allreduce", "AllReduce", "all-reduce", "all_reduce_perf"}) {
+    EXPECT_EQ(parse("--npus 2 " + name)->collective, Collective::kAllReduce) << name;
+  }
   const auto options = parse("--npus 2 alltoall_test");
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->collective, Collective::kAllToAll);
