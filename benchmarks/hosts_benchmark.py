@@ -3,14 +3,15 @@
 
     python benchmarks/hosts_benchmark.py                                  2 and 4 hosts of 1, 2 and 4 ranks
     python benchmarks/hosts_benchmark.py --hosts 2 --ranks 2 --sizes 8,1048576
-    python benchmarks/hosts_benchmark.py --rate 1gbit --collectives all_reduce --sizes 16777216
+    python benchmarks/hosts_benchmark.py --rate 1gbit --delay-us 1000 --sizes 1048576,16777216
 
 Hosts are network namespaces of this machine, joined by a bridge (root only). Both products live in the same
 processes and take turns, round by round; of each round the slowest rank counts, of the rounds the median.
 `raw` is an exchange between neighbours over as many sockets, of the bytes that an all_reduce has to send from
 each rank of a host: 2 (H-1)/H S / p for H hosts of p ranks. It reduces nothing, and waits for nothing else.
 Gloo runs a ring over all ranks, whichever hosts they are on. CPU is what the processes of all ranks used in a
-contender's turn, per call.
+contender's turn, per call. Where the links have a rate there is `model`, too: what `collective-ops tune
+explain` prices the call at, on hosts with links of this rate and delay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import resource
 import select
 import socket
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -49,6 +51,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--rate", help="of each host's link, as tc writes it (1gbit); default: as fast as it goes"
+    )
+    parser.add_argument(
+        "--delay-us", type=int, default=0, help="of each link, one way; needs a rate in gbit or mbit"
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contender's turn, about")
@@ -80,7 +85,7 @@ def run_hosts(options: argparse.Namespace, hosts: int, ranks: int) -> list[dict]
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT / "python"),
     }
-    with NetworkHosts(hosts, rate=options.rate) as network:
+    with NetworkHosts(hosts, rate=options.rate, delay_us=options.delay_us) as network:
         variables["RAW_HOSTS"] = ",".join(network.addresses)
         command = [sys.executable, *sys.argv, "--rank-output", str(output)]
         ends = network.run_ranks(command, ranks, env=variables, timeout=500)
@@ -89,19 +94,34 @@ def run_hosts(options: argparse.Namespace, hosts: int, ranks: int) -> list[dict]
             raise SystemExit(f"rank {end.rank} failed:\n{end.output}")
     rows = json.loads(output.read_text())
     output.unlink()
+    if options.rate:
+        for row in rows:
+            row["us"]["model"] = priced_us(options, row, hosts, ranks)
     return rows
+
+
+def priced_us(options: argparse.Namespace, row: dict, hosts: int, ranks: int) -> float:
+    link = options.rate.replace("gbit", "Gbit/s").replace("mbit", "Mbit/s")
+    words = ["tune", "explain", row["collective"], str(row["bytes"]), "--ranks", str(hosts * ranks)]
+    words += ["--hosts", str(hosts), "--link", f"{link},{options.delay_us}us", "--private", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "collective_ops", *words], capture_output=True, text=True, check=True
+    )
+    plans = json.loads(done.stdout)["candidates"]
+    return next(plan["total_ns"] / 1e3 for plan in plans if plan["chosen"])
 
 
 def print_table(hosts: int, ranks: int, rows: list[dict]) -> None:
     print(f"\n{hosts} hosts x {ranks} ranks: microseconds of a call; CPU milliseconds of all ranks")
     print(f"{'collective':<15}{'bytes':>10}{'ours':>11}{'gloo':>11}{'gloo/ours':>10}{'raw':>11}{'raw/ours':>9}"
-          f"{'CPU':>9}{'gloo':>9}")  # fmt: skip
+          f"{'CPU':>9}{'gloo':>9}{'model':>11}{'ours/model':>11}")  # fmt: skip
     for row in rows:
         us, cpu = row["us"], row["cpu_ms"]
-        raw = us.get("raw", math.nan)
+        raw, model = us.get("raw", math.nan), us.get("model", math.nan)
         print(f"{row['collective']:<15}{row['bytes']:>10}{us['ours']:>11.1f}{us['gloo']:>11.1f}"
               f"{us['gloo'] / us['ours']:>10.2f}{raw:>11.1f}{raw / us['ours']:>9.2f}"
-              f"{cpu['ours']:>9.2f}{cpu['gloo']:>9.2f}", flush=True)  # fmt: skip
+              f"{cpu['ours']:>9.2f}{cpu['gloo']:>9.2f}{model:>11.1f}{us['ours'] / model:>11.2f}",
+              flush=True)  # fmt: skip
 
 
 def run_rank(options: argparse.Namespace) -> None:

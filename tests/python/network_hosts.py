@@ -21,6 +21,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import IO
 
 HOLD = "echo ready; exec cat"  # ends with the pipe that it reads
+UNITS = {"gbit": 10**9, "mbit": 10**6}
 TOOLS = ("ip", "tc", "unshare", "nsenter")
 GRACE_S = 2.0  # between SIGTERM and SIGKILL of ranks that took too long
 
@@ -73,11 +75,13 @@ class _Namespace:
 
 @dataclass
 class NetworkHosts:
-    """`count` hosts. `family`: ipv4, ipv6 (no IPv4 address at all) or both. `rate`: of each link, as tc
-    writes it ("1gbit"), in both directions; None: as fast as the kernel copies."""
+    """`count` hosts. `family`: ipv4, ipv6 (no IPv4 address at all) or both. `rate`: of each link, as
+    tc writes it ("1gbit"), in both directions; None: as fast as the kernel copies. `delay_us`: what a frame
+    takes longer, one way (slow_link.py); needs a rate of whole gbit or mbit."""
 
     count: int
     rate: str | None = None
+    delay_us: int = 0
     family: str = "ipv4"
     addresses: list[str] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -191,8 +195,11 @@ class NetworkHosts:
     def _build(self) -> None:
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
         bridge = self._namespace("switch")
-        _run(bridge.enter("ip", "link", "add", "bridge", "type", "bridge"))
-        _run(bridge.enter("ip", "link", "set", "bridge", "up"))
+        if self.delay_us:
+            self._start_slow_switch(bridge)
+        else:
+            _run(bridge.enter("ip", "link", "add", "bridge", "type", "bridge"))
+            _run(bridge.enter("ip", "link", "set", "bridge", "up"))
         for number in range(self.count):
             host = self._namespace(f"host{number}")
             self._hosts.append(host)
@@ -214,11 +221,33 @@ class NetworkHosts:
             raise NetworkError(process.stderr.read().strip() or "unshare failed")
         return _Namespace(name, process)
 
+    def _start_slow_switch(self, bridge: _Namespace) -> None:
+        unit = next((unit for unit in UNITS if self.rate and self.rate.endswith(unit)), None)
+        if unit is None:
+            raise NetworkError(f"a delay needs a rate such as 1gbit or 100mbit, not {self.rate}")
+        bits = int(self.rate.removesuffix(unit)) * UNITS[unit]
+        program = str(Path(__file__).with_name("slow_link.py"))
+        command = [sys.executable, program, str(self.count), str(bits), str(self.delay_us * 1000)]
+        switch = subprocess.Popen(
+            bridge.enter(*command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._stack.callback(_release, switch)
+        if switch.stdout.readline() != "ready\n":
+            switch.stdin.close()
+            raise NetworkError(f"slow_link.py: {switch.stderr.read().strip()}")
+
     def _connect(self, bridge: _Namespace, host: _Namespace, number: int) -> None:
-        port = f"port{number}"
-        _run(bridge.enter("ip", "link", "add", port, "type", "veth",
-                          "peer", "name", "eth0", "netns", str(host.process.pid)))  # fmt: skip
-        _run(bridge.enter("ip", "link", "set", port, "master", "bridge", "up"))
+        port, pid = f"port{number}", str(host.process.pid)
+        if self.delay_us:
+            _run(bridge.enter("ip", "link", "set", f"line{number}", "netns", pid, "name", "eth0"))
+        else:
+            pair = ["type", "veth", "peer", "name", "eth0", "netns", pid]
+            _run(bridge.enter("ip", "link", "add", port, *pair))
+            _run(bridge.enter("ip", "link", "set", port, "master", "bridge", "up"))
         _run(host.enter("ip", "link", "set", "lo", "up"))
         if self.family != "ipv4":
             address = self.address(number, "ipv6")
@@ -227,7 +256,7 @@ class NetworkHosts:
             address = self.address(number, "ipv4")
             _run(host.enter("ip", "address", "add", f"{address}/24", "dev", "eth0"))
         _run(host.enter("ip", "link", "set", "eth0", "up"))
-        if self.rate:
+        if self.rate and not self.delay_us:
             limit = ["root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "100ms"]
             _run(host.enter("tc", "qdisc", "add", "dev", "eth0", *limit))
             _run(bridge.enter("tc", "qdisc", "add", "dev", port, *limit))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import network_hosts
 import pytest
@@ -24,7 +25,7 @@ rank, world = ops.rank(), ops.world_size()
 
 
 def run(
-    program: str, hosts: int = 2, ranks: int = 2, env: dict[str, str] | None = None, **network: str
+    program: str, hosts: int = 2, ranks: int = 2, env: dict[str, str] | None = None, **network: Any
 ) -> list[RankEnd]:
     variables = {"COLLECTIVE_OPS_SECRET": "a secret of sixteen letters", "PYTHONPATH": PYTHON, **(env or {})}
     with NetworkHosts(hosts, **network) as job:
@@ -87,6 +88,12 @@ def test_a_sender_in_another_call_still_sends() -> None:
 
 def test_hosts_with_ipv6_alone() -> None:
     assert outputs(run(COLLECTIVES, family="ipv6")) == ["good"] * 4
+
+
+@pytest.mark.skipif(not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="no /dev/net/tun")
+def test_hosts_far_apart() -> None:
+    # More is on its way than sockets between near hosts hold.
+    assert outputs(run(COLLECTIVES, rate="1gbit", delay_us=2000)) == ["good"] * 4
 
 
 def test_strict_sums_have_the_bits_of_one_host() -> None:

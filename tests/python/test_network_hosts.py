@@ -62,6 +62,26 @@ def test_hosts_can_be_cut_from_each_other() -> None:
             hosts.run(0, sys.executable, "-c", connect.format(3))
 
 
+def test_slow_links() -> None:
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/net/tun")
+    answer = """
+import socket, time
+begin = time.monotonic()
+try:
+    socket.create_connection(("10.77.0.2", 9), timeout=5)
+except ConnectionRefusedError:
+    print(time.monotonic() - begin)
+"""
+    with NetworkHosts(2, rate="100mbit", delay_us=20_000) as hosts:
+        # There and back, in which nothing can be faster.
+        assert float(hosts.run(0, sys.executable, "-c", answer)) >= 0.04
+        ends = hosts.run_ranks([sys.executable, "-c", PROGRAM], ranks_per_host=1, timeout=30)
+        assert ends[0].output.split() == ["host0", "1@host1"]
+    with pytest.raises(network_hosts.NetworkError, match="a delay needs a rate"), NetworkHosts(2, delay_us=1):
+        pass
+
+
 def test_late_ranks_are_ended() -> None:
     with NetworkHosts(1) as hosts:
         ends = hosts.run_ranks(["sh", "-c", "echo here; exec sleep 1000"], timeout=1)
