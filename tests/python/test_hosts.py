@@ -97,14 +97,20 @@ def test_hosts_far_apart() -> None:
 
 
 def test_strict_sums_have_the_bits_of_one_host() -> None:
+    pytest.importorskip("torch")
     program = """
-    import hashlib
+    import hashlib, torch
     digest = hashlib.sha256()
-    for dtype in (np.float16, np.float32, np.float64):
-        for count in (5, 70_000):
-            data = (1 / (3 + 7 * rank + np.arange(count) % 101)).astype(dtype)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for count in (8, 70_000, 1_500_000):
+            data = (1 / (3 + 7 * rank + torch.arange(count) % 101)).to(dtype)
+            part = torch.empty(count // world, dtype=dtype)
+            ops.reducescatter(data, "avg", part)
+            parts = torch.empty(count // world * world, dtype=dtype)
+            ops.allgather(part, parts)
             ops.allreduce(data)
-            digest.update(data.tobytes())
+            for result in (parts, data):
+                digest.update(result.view(torch.uint8).numpy().tobytes())
     print(digest.hexdigest())
     """.replace("\n    ", "\n")
     strict = {"HCCL_DETERMINISTIC": "strict"}
