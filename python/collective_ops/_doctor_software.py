@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -62,10 +63,45 @@ def software(environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Fin
     advice = "Python 3.10 or newer is needed" if old else ""
     yield Finding(section, "Python", FAIL if old else OK, platform.python_version(), advice)
     yield Finding(section, "Linux", OK, f"{platform.release()} on {platform.machine()}")
+    yield parts()
     yield from _pytorch(torch_probe())
     yield _mindspore()
     yield cann(environ, root)
     yield driver(root)
+
+
+# What stands beside the core, and what is missing without it.
+PARTS = {
+    "_perf": "collective-ops perf",
+    "_topo": "collective-ops topo",
+    "_tune": "collective-ops tune",
+    "_analysis": "collective-ops analyze",
+    "_torch": 'init_process_group("collective_ops")',
+}
+
+
+def missing_parts() -> list[str]:
+    here = Path(__file__).parent
+    backend = importlib.util.find_spec("collective_ops_torch")
+    backend_folder = Path(backend.origin).parent if backend is not None and backend.origin else here
+
+    def is_there(name: str) -> bool:
+        folder = backend_folder if name == "_torch" else here
+        return any(file.suffix in ("", ".so") for file in folder.glob(f"{name}*"))
+
+    return [name for name in PARTS if not is_there(name)]
+
+
+def parts(missing: Sequence[str] | None = None) -> Finding:
+    missing = missing_parts() if missing is None else missing
+    if not missing:
+        return Finding("software", "parts", OK, "perf, topo, tune, analyze and the PyTorch backend are there")
+    lost = ", ".join(PARTS[name] for name in missing)
+    # Who does not use PyTorch does not miss its backend.
+    advice = "`make build` makes them; of a wheel, install it again" + (
+        ", and collective-ops-torch for the backend" if "_torch" in missing else ""
+    )
+    return Finding("software", "parts", OK if missing == ["_torch"] else WARN, f"not there: {lost}", advice)
 
 
 def torch_probe(executable: str = sys.executable, timeout: float = TORCH_TIMEOUT_S) -> dict[str, object]:

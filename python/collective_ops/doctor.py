@@ -109,8 +109,12 @@ def load(path: Path) -> list[Finding]:
         if data["format"] != FORMAT:
             raise ValueError(f"{path}: format {data['format']}, this version reads {FORMAT}")
         return [Finding(**line) for line in data["findings"]]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} was not written by `collective-ops doctor --json`: {error}") from None
+    except OSError as error:
+        raise ValueError(
+            f"--compare {path}: {error.strerror}; expected what `collective-ops doctor --json` has printed"
+        ) from None
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} was not written by `collective-ops doctor --json`: {error!r}") from None
 
 
 def verdict(found: Sequence[Difference]) -> str:

@@ -31,6 +31,8 @@ examples:
   collective-ops run --nproc_per_node 8 train.py --epochs 3
       eight ranks; "python train.py" does the same. Rank 0's output is shown, all output is in
       runs/JOB/rank_K.log
+  collective-ops run --nproc_per_node 8 -m package.train --epochs 3
+      the same of a module
   DEVICE_IDS=4,5,6,7 collective-ops run train.py
       four ranks, with DEVICE_ID 4, 5, 6 and 7
   collective-ops run --nproc_per_node 8 --dry-run train.py
@@ -38,6 +40,7 @@ examples:
   collective-ops run --worker_num=8 --local_worker_num=8 --log_dir=out --join=True python train.py
       the options of msrun are understood, too
 
+COLLECTIVE_OPS_JOB_ID names the job where it is set; else the launcher makes a name.
 Where a rank fails, its error is printed alone, and the others are stopped. No port is fixed: launches side by
 side do not meet.
 
@@ -94,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     count.add_argument(
         "--nproc_per_node",
         "--nproc-per-node",
+        "--nproc",
         type=_positive,
         metavar="N",
         help="ranks on this host, that is all",
@@ -150,6 +154,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='bind each rank to its share of the cores; or cpus by device: {"device0": ["0-3"], ...}',
     )
     parser.add_argument(
+        "-m", "--module", action="store_true", help="run a module: -m package.train ARGS, as python -m does"
+    )
+    parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="[python] train.py ARGS",
@@ -173,12 +180,17 @@ def run(options: argparse.Namespace) -> int:
 def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]) -> LaunchPlan:
     devices = _device_ids(environ.get("DEVICE_IDS", ""))
     world_size = _world_size(options, devices)
-    job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    job_id = fresh = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    if "RANK" not in environ:  # else a rank of another job starts this one
+        job_id = environ.get("COLLECTIVE_OPS_JOB_ID") or job_id
+    logs = _default_log_dir() / (re.sub(r"[^\w.-]", "_", job_id).lstrip(".") or "job")
+    if logs.exists():  # of an earlier run with this id
+        logs = logs.with_name(f"{logs.name}-{fresh}")
     plan = LaunchPlan(
-        command=_command(options.command),
+        command=_command(options.command, options.module),
         device_ids=devices[:world_size] if devices else list(range(world_size)),
         job_id=job_id,
-        log_dir=(options.log_dir or _default_log_dir() / job_id).absolute(),
+        log_dir=(options.log_dir or logs).absolute(),
         shown=_shown(options.show, world_size),
         master_addr=options.master_addr,
         master_port=options.master_port,
@@ -465,12 +477,14 @@ def _world_size(options: argparse.Namespace, devices: list[int]) -> int:
     return world_size
 
 
-def _command(words: list[str]) -> list[str]:
+def _command(words: list[str], is_module: bool) -> list[str]:
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         raise UsageError(
             "what shall the ranks run? For example: collective-ops run --nproc_per_node 8 train.py"
         )
+    if is_module:
+        return [sys.executable, "-m", *words]
     if words[0] in ("python", "python3"):
         return [sys.executable, *words[1:]]
     if words[0].endswith(".py"):

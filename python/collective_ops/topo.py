@@ -11,9 +11,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Place:
 
     number: int  # of the rank, or of the core
     cpu: int
-    bound: bool = True  # to that cpu alone; else it was seen there last
+    bound: bool = True  # to that cpu alone; else it was seen there last, or is measured there
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,34 @@ def places_of_job(job: str, proc: Path = Path("/proc")) -> list[Place]:
     living = [rank for rank in groups[0].ranks if rank.process_state]
     if not living:
         raise ValueError(f"no rank of job {job!r} lives")
-    return [place_of_process(rank.number, rank.pid, proc) for rank in living]
+    return spread([place_of_process(rank.number, rank.pid, proc) for rank in living])
 
 
-def place_of_process(number: int, pid: int, proc: Path = Path("/proc")) -> Place:
+def spread(found: Sequence[tuple[Place, Sequence[int]]]) -> list[Place]:
+    """Of ranks and the cpus that each may use. Those that are not bound and were seen on one cpu are given
+    others, as far as there are: a link between two ranks on one cpu says how the scheduler takes turns.
+    """
+    taken = Counter(place.cpu for place, _ in found if place.bound)
+    places = []
+    for place, cpus in found:
+        cpu = place.cpu
+        if not place.bound:
+            cpu = min(cpus, key=lambda one: (taken[one], one != place.cpu))
+            taken[cpu] += 1
+        places.append(replace(place, cpu=cpu))
+    return places
+
+
+def place_of_process(number: int, pid: int, proc: Path = Path("/proc")) -> tuple[Place, list[int]]:
+    """Where it is, and the cpus that it may use."""
     status = (proc / str(pid) / "status").read_text()
     cpus = parse_cpus(
         next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
     )
     # After the command's name, which may hold anything, the 37th is the processor it ran on last.
     last = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[36])
-    return Place(number, cpus[0], True) if len(cpus) == 1 else Place(number, last, False)
+    place = Place(number, cpus[0], True) if len(cpus) == 1 else Place(number, last, False)
+    return place, cpus
 
 
 # --- Links -----------------------------------------------------------------------------------------
@@ -232,7 +249,10 @@ def _host_text(host: dict[str, Any], unit: str, places: Sequence[Place]) -> str:
         texts += [] if cpu["allowed"] else ["not to be used"]
         lines.append("    " + "  ".join([f"core {cpu['core']}  cpu {cpu['cpu']}", *texts]))
     if any(not place.bound for place in places):
-        lines.append("  ?: not bound, seen there last; `collective-ops run --bind_core True` binds ranks")
+        lines.append(
+            "  ?: not bound; seen there last, or measured there where another rank was seen on the same cpu;"
+            " `collective-ops run --bind_core True` binds ranks"
+        )
     return "\n".join(lines)
 
 

@@ -406,3 +406,18 @@ def test_a_file_of_another_kind_is_refused(
     (tmp_path / "other.json").write_text(text)
     assert cli.main(["doctor", "--compare", str(tmp_path / "other.json")]) == 1
     assert "other.json" in capsys.readouterr().err
+
+
+def test_parts_that_are_not_there_are_named() -> None:
+    assert _doctor_software.parts([]).level == OK
+    found = _doctor_software.parts(["_perf", "_torch"])
+    assert found.level == WARN and "make build" in found.advice and "collective-ops-torch" in found.advice
+    assert found.value == 'not there: collective-ops perf, init_process_group("collective_ops")'
+    assert _doctor_software.parts(["_torch"]).level == OK  # PyTorch may not be used
+    assert set(_doctor_software.missing_parts()) <= set(_doctor_software.PARTS)
+
+
+@pytest.mark.parametrize("name", ["absent.json", "."])
+def test_what_cannot_be_compared_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected what `collective-ops doctor --json` has printed"):
+        doctor.load(tmp_path / name)

@@ -87,6 +87,7 @@ def wait_until(condition, seconds: float = 60.0) -> bool:
         ["--nproc_per_node", "4"],
         ["--nproc_per_node=4"],
         ["--nproc-per-node", "4"],
+        ["--nproc", "4"],
         ["--local_worker_num", "4"],
         [
             "--worker_num=4",
@@ -103,6 +104,23 @@ def test_spellings_of_the_number_of_ranks(arguments: list[str]) -> None:
     assert plan.world_size == 4
     assert plan.device_ids == [0, 1, 2, 3]
     assert plan.command == [sys.executable, "-c", "pass"]
+
+
+def test_a_module_runs_as_python_runs_it() -> None:
+    plan = plan_of("--nproc", "2", "-m", "package.train", "-m", "3")
+    assert plan.command == [sys.executable, "-m", "package.train", "-m", "3"]
+
+
+def test_the_job_has_the_name_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of("--nproc", "2", "true", COLLECTIVE_OPS_JOB_ID="../my job")
+    assert plan.job_id == plan.environment["COLLECTIVE_OPS_JOB_ID"] == "../my job"
+    assert plan.log_dir == tmp_path / "runs" / "_my_job"
+    plan.log_dir.mkdir(parents=True)
+    again = plan_of("--nproc", "2", "true", COLLECTIVE_OPS_JOB_ID="../my job")
+    assert again.log_dir.name.startswith("_my_job-") and again.log_dir.parent == plan.log_dir.parent
+    # A rank of that job that starts another one.
+    assert plan_of("--nproc", "2", "true", COLLECTIVE_OPS_JOB_ID="a", RANK="0").job_id != "a"
 
 
 def test_device_ids_give_number_and_devices() -> None:

@@ -114,9 +114,23 @@ def test_the_process_of_a_rank_is_placed(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "stat").write_text(f"17 (a) b) S {' '.join(['0'] * 35)} 5 0 0\n")
     (folder / "status").write_text("Name:\tx\nCpus_allowed_list:\t2-3,5\n")
-    assert topo.place_of_process(4, 17, tmp_path) == topo.Place(4, 5, bound=False)
+    assert topo.place_of_process(4, 17, tmp_path) == (topo.Place(4, 5, bound=False), [2, 3, 5])
     (folder / "status").write_text("Cpus_allowed_list:\t3\n")
-    assert topo.place_of_process(4, 17, tmp_path) == topo.Place(4, 3, bound=True)
+    assert topo.place_of_process(4, 17, tmp_path) == (topo.Place(4, 3, bound=True), [3])
+
+
+def test_ranks_that_were_seen_on_one_cpu_are_measured_on_several() -> None:
+    def seen(number: int, cpu: int, *cpus: int) -> tuple[topo.Place, tuple[int, ...]]:
+        return topo.Place(number, cpu, bound=len(cpus) == 1), cpus
+
+    found = [
+        seen(0, 1, 0, 1, 2),
+        seen(1, 1, 0, 1, 2),
+        seen(2, 2, 2),
+        seen(3, 1, 0, 1, 2),
+        seen(4, 2, 0, 1, 2),
+    ]
+    assert [place.cpu for place in topo.spread(found)] == [1, 0, 2, 1, 2]
 
 
 @needs_program
