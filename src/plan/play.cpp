@@ -228,7 +228,9 @@ class Player {
   double arrival(int call, int peer, int reader) const {
     if (n_ == 1) return 0;
     const double when = arrivals_[static_cast<size_t>(call)][static_cast<size_t>(peer)];
-    return when == kNever ? kNever : seen(peer, reader, when);
+    // Between hosts each message says which call it belongs to, and no arrival travels: that a call begins once
+    // all have begun it keeps calls apart, whose length is asked for, but costs nothing.
+    return when == kNever || !same_host(peer, reader) ? when : seen(peer, reader, when);
   }
 
   // --- One instruction of the core's rank ---

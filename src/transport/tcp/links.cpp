@@ -110,7 +110,7 @@ Status Links::receive(int peer, const Header& header, std::byte* data) {
       return from.differs() ? owner_.differs(peer, from.received(), from.expected()) : ended(peer);
     const bool pushed = push_all();
     if (pushed || pulled == Link::Pulled::kSome) {
-      pace = {};
+      pace = pace.after_progress();
       continue;
     }
     if (begun == 0) begun = monotonic_ns();
@@ -123,7 +123,7 @@ Status Links::receive(int peer, const Header& header, std::byte* data) {
 Status Links::flush() {
   Pace pace;
   for (;;) {
-    if (push_all()) pace = {};
+    if (push_all()) pace = pace.after_progress();
     int waits_for = -1;
     for (const int peer : linked_) {
       Link& one = *links_[static_cast<size_t>(peer)];
@@ -156,13 +156,13 @@ void Links::tell(const Notice& notice) {
 
 Status Links::pause(int peer, Pace& pace) {
   const int64_t now = monotonic_ns();
-  const bool crowded = settings_.oversubscribed || pace_.crowded(now);
+  const bool crowded = settings_.oversubscribed || pace.is_slow || pace_.crowded(now);
   if (pace.turns++ < (crowded ? kTriesWhereCrowded : kTries)) {
     shm::cpu_relax();
     return {};
   }
   if (pace.yields_until_ns == 0) pace.yields_until_ns = now + shm::kYieldNs;
-  if (now >= pace.yields_until_ns || pace_.crowded(now)) return sleep(peer, pace);
+  if (now >= pace.yields_until_ns || pace.is_slow || pace_.crowded(now)) return sleep(peer, pace);
   sched_yield();
   (void)pace_.note_yield(now, monotonic_ns());
   return {};

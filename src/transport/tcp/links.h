@@ -80,6 +80,10 @@ class Links {
     int turns = 0;
     int64_t yields_until_ns = 0;
     int64_t nap_ns = 0;
+    bool is_slow = false;  // the message comes more slowly than it is worth trying for
+
+    // The same message goes on.
+    Pace after_progress() const { return {.is_slow = is_slow || nap_ns != 0}; }
   };
 
   Result<Link*> link(int peer);

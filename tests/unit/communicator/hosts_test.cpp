@@ -1,7 +1,10 @@
 // Groups whose ranks pretend to be on several hosts: every collective against what one rank alone computes.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -347,28 +350,84 @@ TEST(OverHostsInPieces, LongSumsAndAverages) {
   }
 }
 
-// The bits of `count` sums, by hosts.
-std::vector<float> sums_over(const Hosts& hosts, size_t count) {
-  ThreadRanks ranks(static_cast<int>(hosts.size()), {}, hosts);
-  std::vector<float> of_rank_0(count);
+// Finite numbers of any type of floats, whose sums depend on their order.
+std::vector<std::byte> rough_numbers(DataType type, int rank, size_t count) {
+  std::vector<std::byte> bytes(count * size_of(type));
+  std::minstd_rand random(static_cast<uint32_t>(rank) * 7919 + 1);
+  const auto put = [&](size_t i, auto value) {
+    std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+  };
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = random() ^ (random() << 16);
+    const float fraction = 1.0f + static_cast<float>(bits % 65536) / 65536;
+    const float value = std::ldexp((bits & 0x10000) != 0 ? fraction : -fraction,
+                                   static_cast<int>(bits >> 28) - 8);
+    if (type == DataType::kFloat64) {
+      put(i, static_cast<double>(value) / 3);
+    } else if (type == DataType::kFloat32) {
+      put(i, value / 3);
+    } else if (type == DataType::kBFloat16) {
+      put(i, static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+    } else {
+      put(i, static_cast<uint16_t>((bits & 0x83ff) | (10 + (bits >> 20) % 8) << 10));
+    }
+  }
+  return bytes;
+}
+
+// What all ranks together hold after a few reductions of `type`.
+std::vector<std::byte> bits_over(const Hosts& hosts, DataType type) {
+  const auto size = static_cast<int>(hosts.size());
+  const size_t element = size_of(type), most = 50'000 * static_cast<size_t>(size);
+  std::vector<std::vector<std::byte>> of_ranks(hosts.size());
+  ThreadRanks ranks(size, {}, hosts);
   ranks.run([&](Communicator& rank) {
-    std::vector<float> data(count);
-    for (size_t i = 0; i < count; ++i)
-      data[i] = 1.0f / static_cast<float>(3 + rank.rank() * 7 + static_cast<int>(i % 101));
-    ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
-    if (rank.rank() == 0) of_rank_0 = data;
+    const std::vector<std::byte> data = rough_numbers(type, rank.rank(), most);
+    std::vector<std::byte>& all = of_ranks[static_cast<size_t>(rank.rank())];
+    std::vector<std::byte> result(most * element);
+    const auto keep = [&](const Status& status, size_t count) {
+      ASSERT_TRUE(status.ok()) << status.message();
+      all.insert(all.end(), result.begin(), result.begin() + static_cast<ptrdiff_t>(count * element));
+    };
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+      for (const size_t count : {size_t{7}, size_t{1000}, size_t{50'000}}) {
+        keep(rank.all_reduce(data.data(), result.data(), count, type, op), count);
+        keep(rank.reduce(data.data(), result.data(), count, type, op, 1), rank.rank() == 1 ? count : 0);
+        keep(rank.reduce_scatter(data.data(), result.data(), count, type, op), count);
+      }
+    }
   });
-  return of_rank_0;
+  std::vector<std::byte> together;
+  for (const auto& one : of_ranks) together.insert(together.end(), one.begin(), one.end());
+  return together;
 }
 
 TEST(OverHostsStrictly, TheBitsAreThoseOfOneHost) {
   const ScopedVariable strict("HCCL_DETERMINISTIC", "strict");
-  for (const size_t count : {size_t{7}, size_t{50'000}}) {
-    const auto wanted = sums_over({0, 0, 0, 0, 0, 0}, count);
-    EXPECT_EQ(sums_over({0, 0, 0, 1, 1, 1}, count), wanted);
-    EXPECT_EQ(sums_over({0, 0, 1, 1, 2, 3}, count), wanted);
-    EXPECT_EQ(sums_over({0, 1, 0, 1, 0, 1}, count), wanted);
-    EXPECT_EQ(sums_over({0, 1, 2, 3, 4, 5}, count), wanted);
+  for (const DataType type :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+    SCOPED_TRACE(name_of(type));
+    const std::vector<std::byte> wanted = bits_over({0, 0, 0, 0, 0, 0, 0, 0}, type);
+    EXPECT_TRUE(bits_over({0, 0, 0, 0, 1, 1, 1, 1}, type) == wanted);
+    EXPECT_TRUE(bits_over({0, 0, 1, 1, 2, 2, 3, 3}, type) == wanted);
+    EXPECT_TRUE(bits_over({0, 0, 0, 1, 1, 2, 3, 3}, type) == wanted);
+    EXPECT_TRUE(bits_over({0, 1, 0, 1, 0, 1, 0, 1}, type) == wanted);
+    EXPECT_TRUE(bits_over({0, 1, 2, 3, 4, 5, 6, 7}, type) == wanted);
+  }
+}
+
+// Whatever algorithm and path is asked for: those that add in another order are not taken.
+TEST(OverHostsStrictly, TheBitsAreThoseOfEveryAlgorithm) {
+  const ScopedVariable strict("HCCL_DETERMINISTIC", "strict");
+  const Hosts one(6, 0), two = {0, 0, 0, 1, 1, 1}, three = {0, 0, 1, 1, 2, 2};
+  const std::vector<std::byte> wanted = bits_over(one, DataType::kFloat32);
+  for (const std::string path : {"auto", "staged"}) {
+    for (const std::string algorithm : {"ring", "H-D_R", "NHR", "NB"}) {
+      SCOPED_TRACE(path + " " + algorithm);
+      const ScopedVariable forced_path("COLLECTIVE_OPS_PATH", path);
+      const ScopedVariable forced("HCCL_ALGO", "level0:NA;level1:" + algorithm);
+      for (const Hosts& hosts : {one, two, three}) EXPECT_TRUE(bits_over(hosts, DataType::kFloat32) == wanted);
+    }
   }
 }
 

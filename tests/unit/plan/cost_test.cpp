@@ -180,6 +180,9 @@ TEST(Cost, LinksBetweenHostsCarryMessages) {
   EXPECT_NEAR(at(ring, count).link_ns, 1.5 * 4 * static_cast<double>(count) / topology.link.bytes_per_ns,
               1e4);
   EXPECT_LT(at(ring, count).total_ns(), at(tree, count).total_ns());
+  // Messages alone take the way between hosts, no announcements.
+  topology.link.latency_ns = 1e6;
+  EXPECT_NEAR(at(tree, 64).total_ns(), 2e6, 1e5);
 }
 
 TEST(Cost, RanksThePlansAsTheyAreMeasured) {
