@@ -122,6 +122,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--standalone", action="store_true", help="torchrun's word for what is the default here"
     )
+    _add_output_arguments(parser)
+    cores = parser.add_argument_group("cores")
+    cores.add_argument(
+        "--bind_core",
+        "--bind-core",
+        type=_bind_core,
+        default=False,
+        metavar="True",
+        help='bind each rank to its share of the cores; or cpus by device: {"device0": ["0-3"], ...}',
+    )
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="run a module: -m package.train ARGS, as python -m does"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="[python] train.py ARGS",
+        help="what each rank runs; a name that ends in .py, and `python`, run with this Python",
+    )
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--log_dir", "--log-dir", type=Path, metavar="DIR", help="default: runs/JOB")
     output.add_argument(
@@ -143,24 +165,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument(
         "--dry-run", action="store_true", help="show environment and command of each rank, start none"
-    )
-    cores = parser.add_argument_group("cores")
-    cores.add_argument(
-        "--bind_core",
-        "--bind-core",
-        type=_bind_core,
-        default=False,
-        metavar="True",
-        help='bind each rank to its share of the cores; or cpus by device: {"device0": ["0-3"], ...}',
-    )
-    parser.add_argument(
-        "-m", "--module", action="store_true", help="run a module: -m package.train ARGS, as python -m does"
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="[python] train.py ARGS",
-        help="what each rank runs; a name that ends in .py, and `python`, run with this Python",
     )
 
 

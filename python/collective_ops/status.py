@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def _report(options: argparse.Namespace) -> tuple[int, str]:
 def select(groups: Iterable[Group], wanted: str) -> list[Group]:
     """The groups of a job, by its id as the user wrote it or as ranks know it, else of a process."""
     groups = list(groups)
-    by_name = [group for group in groups if group.job and group.job in (wanted, f"id {wanted}")]
+    by_name = [group for group in groups if group.job and wanted in (group.job, short_name(group.job))]
     if by_name or not wanted.isdigit():
         return by_name
     return [group for group in groups if group.belongs_to(int(wanted))]
@@ -245,7 +246,8 @@ def describe(group: Group) -> str:
             )
         )
     label = f", {group.label}" if group.label else ""
-    title = f"job {_printable(group.job)!r}{_printable(label)}: {len(group.ranks)} ranks, {state_of(group)}"
+    name = _printable(short_name(group.job))
+    title = f"job {name!r}{_printable(label)}: {len(group.ranks)} ranks, {state_of(group)}"
     return "\n".join([title, *(_table(rows) if group.ranks else []), *map(_printable, findings(group))])
 
 
@@ -257,15 +259,27 @@ def overview(groups: Sequence[Group]) -> str:
         shown = ",".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
         rows.append(
             (
-                _printable(group.job) or "-",
+                _printable(short_name(group.job)) or "-",
                 _printable(group.label) or "all ranks",
                 str(len(group.ranks) or "?"),
                 shown,
                 state_of(group),
             )
         )
-    hint = "collective-ops status PID or JOB shows the ranks of one; a job's id is what follows `id `."
-    return "\n".join([*_table(rows), hint])
+    lines = [*_table(rows), "collective-ops status PID or JOB shows the ranks of one."]
+    for job, count in Counter(group.job for group in groups if group.job and group.is_world).items():
+        if count > 1:
+            lines.append(
+                f"{count} jobs are called {_printable(short_name(job))!r}: name one of them by a PID."
+            )
+    return "\n".join(lines)
+
+
+def short_name(job: str) -> str:
+    """As users know it: the id that they gave, or the process that has started the ranks."""
+    if found := re.fullmatch(r"user \d+ under (process \d+) started at \d+", job):
+        return f"under {found[1]}"
+    return job.removeprefix("id ")
 
 
 def as_data(groups: Sequence[Group]) -> dict[str, Any]:
@@ -320,7 +334,8 @@ def read_traces(folder: Path, count: int, job: str | None = None) -> tuple[list[
 
 def trace_findings(files: Sequence[dict[str, Any]], others: Sequence[str] = ()) -> list[str]:
     texts = [
-        f"Files of another job lie there too: collective-ops status {job!r} --trace DIR." for job in others
+        f"Files of another job lie there too: collective-ops status {job.removeprefix('id ')!r} --trace DIR."
+        for job in others
     ]
     missing = sorted(set(range(files[0]["world_size"])) - {file["rank"] for file in files})
     if missing:
@@ -353,7 +368,8 @@ def _run_trace(options: argparse.Namespace) -> int:
         end = "still runs" if file["recording_pid"] else "left" if file["closed"] else "killed"
         for call in file["calls"] or [None]:
             rows.append((str(file["rank"]), str(file["pid"]), end, *_call_cells(call)))
-    print(f"job {_printable(files[0]['job'])!r}: {files[0]['world_size']} ranks, from {options.trace}")
+    name = _printable(files[0]["job"].removeprefix("id "))
+    print(f"job {name!r}: {files[0]['world_size']} ranks, from {options.trace}")
     print("\n".join([*_table(rows), *map(_printable, trace_findings(files, others))]))
     return 0
 

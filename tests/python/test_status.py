@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -382,14 +383,27 @@ def test_one_job_of_several_is_shown(rank_pool: RankPool, tmp_path: Path) -> Non
             os.kill(pid, signal.SIGKILL)
         ranks.wait()
     printed = command("status", "--trace", str(tmp_path)).stdout
-    assert printed.startswith("job 'id second': 2 ranks")
-    assert "Files of another job lie there too: collective-ops status 'id first' --trace DIR." in printed
+    assert printed.startswith("job 'second': 2 ranks")
+    assert "Files of another job lie there too: collective-ops status 'first' --trace DIR." in printed
     for wanted in ("first", "id first"):
         printed = command("status", wanted, "--trace", str(tmp_path)).stdout
-        assert printed.startswith("job 'id first': 2 ranks") and "another job" not in printed
+        assert printed.startswith("job 'first': 2 ranks") and "another job" not in printed
 
 
 def test_a_folder_without_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "comm_trace.0123456789abcdef.rank0.bin").write_bytes(b"damaged" * 1000)
     assert cli.main(["status", "--trace", str(tmp_path)]) == 1
     assert "no rank's trace file to read" in capsys.readouterr().err
+
+
+def test_jobs_are_named_as_their_users_know_them() -> None:
+    assert status.short_name("id my-job") == "my-job"
+    assert status.short_name("user 0 under process 17 started at 4711") == "under process 17"
+    one, other = group_of(rank(0, "busy", 7)), group_of(rank(0, "busy", 7))
+    other.job = "user 0 under process 17 started at 4711"
+    text = status.overview([one, other])
+    assert "under process 17 " in text and "4711" not in text and "are called" not in text
+    assert status.select([one, other], "under process 17") == [other]
+    assert status.select([one, other], "j") == status.select([one, other], "id j") == [one]
+    text = status.overview([one, copy.copy(one)])
+    assert "2 jobs are called 'j': name one of them by a PID." in text
