@@ -108,7 +108,7 @@ def test_the_command_prints_a_table_and_json(hanging: Ranks) -> None:
         printed = command("status", wanted)
         assert printed.returncode == 0 and not printed.stderr
         lines = printed.stdout.splitlines()
-        assert lines[0] == f"job {job.job!r}: 3 ranks, waiting"
+        assert lines[0] == f"job {name!r}: 3 ranks, waiting"
         assert lines[1].split()[:3] == ["rank", "process", "state"]
         assert lines[2].split()[:4] == ["0", str(hanging.pids[0]), "waiting", "#2"]
         assert "rank 2" in lines[2] and "finished" in lines[4]
