@@ -179,7 +179,8 @@ def resnet(groups: Groups) -> Scenario:
 
     images, labels = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
 
-    def step_of(group: dist.ProcessGroup) -> Step:
+    def step_of(group: dist.ProcessGroup, shared: bool) -> Step:
+        os.environ["DDP_DISABLE_COMM_MEM"] = "0" if shared else "1"
         net = DistributedDataParallel(ResNet50(), process_group=group, gradient_as_bucket_view=True)
 
         def step() -> None:
@@ -188,7 +189,14 @@ def resnet(groups: Groups) -> Scenario:
 
         return step
 
-    yield "ResNet-50 by DDP: a step", {name: step_of(group) for name, group in groups.items()}
+    yield (
+        "ResNet-50 by DDP: a step",
+        {
+            "ours": step_of(groups["ours"], False),
+            "ours, placed": step_of(groups["ours"], True),
+            "gloo": step_of(groups["gloo"], False),
+        },
+    )
 
 
 def fsdp(groups: Groups) -> Scenario:

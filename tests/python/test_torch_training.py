@@ -80,9 +80,11 @@ def test_ddp_trains_as_one_process(rank_pool: RankPool, variant: str) -> None:
     rank_pool.run(ddp, 2, (variant,))
 
 
-def test_ddp_reduces_where_the_gradients_lie(rank_pool: RankPool) -> None:
-    for counters in rank_pool.run(ddp, 2, ("plain",), env={"DDP_DISABLE_COMM_MEM": "0"}):
-        assert counters["direct_calls"] > 0
+@pytest.mark.parametrize("disabled", [None, "0", "1"])
+def test_ddp_reduces_where_the_gradients_lie(rank_pool: RankPool, disabled: str | None) -> None:
+    """By default, and unless the program has told PyTorch not to."""
+    for counters in rank_pool.run(ddp, 2, ("plain",), env={"DDP_DISABLE_COMM_MEM": disabled}):
+        assert (counters["direct_calls"] > 0) == (disabled != "1")
 
 
 def ddp_join() -> list[float]:

@@ -63,6 +63,10 @@ def _create(name: str, options: Any, backend_options: Any) -> Any:
             f"init_process_group: pg_options of type {type(backend_options).__name__}: "
             f"{name} takes torch.distributed.Backend.Options or none"
         )
+    if not torch.accelerator.is_available():
+        # DDP's buckets in memory that the ranks share: PyTorch asks for it so. It reads this when DDP is made
+        # and for groups of accelerators, too: there it stays as the program has it.
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return _load().create(
         options.store,
         options.group_rank,
