@@ -233,20 +233,17 @@ void Summary::add_operator_time(size_t row) {
 // The calls of collectives and the steps stand in the timeline anyway; launches never do.
 void Summary::add_timeline() {
   const EventTable& events = trace_.events;
-  RankTimeline& timeline = profile_.timeline;
-  const size_t most = timeline_share(profile_.world_size);
+  TimelineCollector timeline(timeline_share(profile_.world_size), &profile_.timeline);
   for (size_t i = 0; i < events.size(); ++i) {
     SliceKind kind = SliceKind::kHost;
     if (events.kind[i] == EventKind::kAnnotation) kind = SliceKind::kRange;
     if (events.kind[i] == EventKind::kKernel) kind = SliceKind::kCompute;
     if (events.kind[i] == EventKind::kCopy) kind = SliceKind::kCopy;
     const bool other = kind == SliceKind::kHost && events.kind[i] != EventKind::kHostOperator;
-    if (other || events.names[events.name[i]].starts_with(kStepMark)) continue;
-    timeline.slices.push_back(
-        {events.start_ns[i], events.duration_ns[i], events.name[i], events.track[i], kind});
-    if (timeline.slices.size() > 4 * most + 4096) keep_longest(&timeline, most);
+    if (other || (kind != SliceKind::kCompute && events.names[events.name[i]].starts_with(kStepMark)))
+      continue;
+    timeline.add({events.start_ns[i], events.duration_ns[i], events.name[i], events.track[i], kind});
   }
-  keep_longest(&timeline, most);
 }
 
 // What a rank does between two calls: the ranges that the program named, else kernels or operators.

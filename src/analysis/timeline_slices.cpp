@@ -14,6 +14,18 @@ bool is_before(const TimelineSlice& a, const TimelineSlice& b) {
          std::tuple(b.start_ns, -b.duration_ns, b.track, b.name);
 }
 
+void drop_shortest(RankTimeline* timeline, size_t most) {
+  std::vector<TimelineSlice>& slices = timeline->slices;
+  if (slices.size() <= most) return;
+  const auto end = slices.begin() + static_cast<ptrdiff_t>(most);
+  std::nth_element(slices.begin(), end, slices.end(), [](const TimelineSlice& a, const TimelineSlice& b) {
+    return a.duration_ns != b.duration_ns ? a.duration_ns > b.duration_ns : is_before(a, b);
+  });
+  timeline->left_out += slices.size() - most;
+  timeline->longest_left_out_ns = std::max(timeline->longest_left_out_ns, end->duration_ns);
+  slices.resize(most);
+}
+
 }  // namespace
 
 size_t timeline_share(int world_size) {
@@ -22,17 +34,16 @@ size_t timeline_share(int world_size) {
 }
 
 void keep_longest(RankTimeline* timeline, size_t most) {
-  std::vector<TimelineSlice>& slices = timeline->slices;
-  if (slices.size() > most) {
-    const auto end = slices.begin() + static_cast<ptrdiff_t>(most);
-    std::nth_element(slices.begin(), end, slices.end(), [](const TimelineSlice& a, const TimelineSlice& b) {
-      return a.duration_ns != b.duration_ns ? a.duration_ns > b.duration_ns : is_before(a, b);
-    });
-    timeline->left_out += slices.size() - most;
-    timeline->longest_left_out_ns = std::max(timeline->longest_left_out_ns, end->duration_ns);
-    slices.resize(most);
+  drop_shortest(timeline, most);
+  std::sort(timeline->slices.begin(), timeline->slices.end(), is_before);
+}
+
+void TimelineCollector::shrink() {
+  drop_shortest(&timeline_, most_);
+  for (size_t i = 0; i < timeline_.slices.size(); ++i) {
+    least_ns_ =
+        i == 0 ? timeline_.slices[i].duration_ns : std::min(least_ns_, timeline_.slices[i].duration_ns);
   }
-  std::sort(slices.begin(), slices.end(), is_before);
 }
 
 }  // namespace collective_ops

@@ -33,4 +33,31 @@ size_t timeline_share(int world_size);
 // Leaves the `most` longest and puts them in order.
 void keep_longest(RankTimeline* timeline, size_t most);
 
+// Takes events one by one and keeps the `most` longest, without ever holding many more.
+class TimelineCollector {
+ public:
+  TimelineCollector(size_t most, RankTimeline* timeline) : most_(most), timeline_(*timeline) {}
+  ~TimelineCollector() { keep_longest(&timeline_, most_); }
+  TimelineCollector(const TimelineCollector&) = delete;
+  TimelineCollector& operator=(const TimelineCollector&) = delete;
+  void add(const TimelineSlice& slice) {
+    if (slice.duration_ns < least_ns_) {
+      ++timeline_.left_out;
+      if (slice.duration_ns > timeline_.longest_left_out_ns) {
+        timeline_.longest_left_out_ns = slice.duration_ns;
+      }
+      return;
+    }
+    timeline_.slices.push_back(slice);
+    if (timeline_.slices.size() > 2 * most_ + 4096) shrink();
+  }
+
+ private:
+  void shrink();
+
+  size_t most_;
+  RankTimeline& timeline_;
+  int64_t least_ns_ = 0;  // what is shorter cannot be among the longest
+};
+
 }  // namespace collective_ops

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -46,7 +45,14 @@ class NameTable {
   std::shared_ptr<SharedTexts> shared_;
   std::deque<std::string> own_;  // where nothing is shared; a deque: elements never move
   std::vector<std::string_view> names_;
-  std::unordered_map<std::string_view, uint32_t> ids_;
+  // Where each name stands, by its hash: a table of its own, since every event of a trace looks one up.
+  struct Slot {
+    uint32_t tag = 0;
+    uint32_t id = UINT32_MAX;  // empty
+  };
+  void insert(uint64_t hash, uint32_t id);
+  void grow();
+  std::vector<Slot> slots_;  // a power of two, at most half of them in use
 };
 
 enum class EventKind : uint8_t {

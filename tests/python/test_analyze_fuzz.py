@@ -8,12 +8,14 @@ import pickle
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collective_ops import analyze
-from made_up_profiles import ascend_rank, training_job
+from made_up_profiles import ascend_rank, event, training_job, write
 from test_analyze import ascend_database
 from test_analyze_inputs import dump, entry, packed
+from test_analyze_slow import add_trace_view
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 PIECES = [
@@ -34,14 +36,44 @@ PIECES = [
 ]
 
 
+def all_ranks(ranks: int) -> dict[str, Any]:
+    """As COLLECTIVE_OPS_TRACE=1 leaves it: all ranks in one file."""
+    calls = [
+        event(
+            "allreduce",
+            "collective",
+            1000.0 * k + rank,
+            500.0 - rank,
+            pid=rank,
+            Rank=rank,
+            Seq=k,
+            waited_us=0.5,
+            longest_wait_rank=1 - rank,
+            **{"Collective name": "allreduce", "In msg nelems": 64, "Process Group Name": "world"},
+        )
+        for k in range(6)
+        for rank in range(ranks)
+    ]
+    about = {
+        "world_size": ranks,
+        "missing_ranks": [],
+        "ranks": [{"rank": r, "host": "a"} for r in range(ranks)],
+    }
+    return {"schemaVersion": 1, "collective_ops": about, "baseTimeNanoseconds": 5, "traceEvents": calls}
+
+
 def make(folder: Path, kind: str) -> None:
     if kind == "kineto":
         training_job(folder, ranks=2, steps=3)
     elif kind == "ascend_text":
         for rank in range(2):
-            output = ascend_rank(folder, rank, links={"0-1": 9.5, "1-0": 7}) / "ASCEND_PROFILER_OUTPUT"
-            header = "Name,Type,Accelerator Core,Duration(us)\n"
-            (output / "kernel_details.csv").write_text(header + "mm,MatMul,AI_CORE,1.5\n" * 5)
+            directory = ascend_rank(folder, rank, links={f"{rank}-{other}": 9.5 for other in range(3)})
+            header = "Name,Type,Accelerator Core,Duration(us),Start Time(us),Stream ID\n"
+            row = "mm,MatMul,AI_CORE,1.5,1736408883732241.250,7\n"
+            (directory / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text(header + row * 5)
+            add_trace_view(directory, [(2, 1.0, 8000.0), (1, 2.0, 700.0)])
+    elif kind == "comm_trace":
+        write(folder / "comm_trace.json", all_ranks(2))
     elif kind == "ascend_db":
         for rank in range(2):
             ascend_database(folder, rank, 1 - rank, 3)
@@ -73,7 +105,9 @@ def broken(data: bytes, chance: random.Random) -> bytes:
     return bytes(out[: chance.randrange(len(out) + 1)] if chance.random() < 0.1 else out)
 
 
-@pytest.mark.parametrize("kind", ["kineto", "ascend_text", "ascend_db", "archive", "flight_recorder"])
+@pytest.mark.parametrize(
+    "kind", ["kineto", "comm_trace", "ascend_text", "ascend_db", "archive", "flight_recorder"]
+)
 def test_broken_input_ends_in_a_result_or_an_error(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "p"
     make(folder, kind)

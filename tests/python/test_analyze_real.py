@@ -175,10 +175,10 @@ for _ in range(8):
 """
 
 
-def test_our_own_recording_names_the_slow_rank(tmp_path: Path) -> None:
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    shared = {"WORLD_SIZE": "4", "COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(traces)}
+def recorded(folder: Path) -> Path:
+    """The trace of a job of four ranks, of which one sleeps before every call."""
+    folder.mkdir()
+    shared = {"WORLD_SIZE": "4", "COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(folder)}
     shared["COLLECTIVE_OPS_JOB_ID"] = f"analyze-{os.getpid()}"
     ranks = [
         subprocess.Popen(
@@ -188,9 +188,28 @@ def test_our_own_recording_names_the_slow_rank(tmp_path: Path) -> None:
         for rank in range(4)
     ]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0, 0, 0]
-    report = analyzed(traces)
+    return folder / "comm_trace.json"
+
+
+def test_our_own_recording_names_the_slow_rank(tmp_path: Path) -> None:
+    trace = recorded(tmp_path / "traces")
+    report = analyzed(trace.parent)
     assert [rank["rank"] for rank in report.data["ranks"]] == [0, 1, 2, 3]
     assert report.data["matched_calls"] == 8
     slow = report.data["slow_ranks"][0]
     assert slow["rank"] == 2 and slow["late_ms"] > 8 * 25
     assert {row["OpType"] for row in rows_of(report, "hccl_sum.csv")} == {"allreduce"}
+    # Without the half of the ranks, the slow one among them, the others still know for whom they waited.
+    for removed in ([2, 3], [1, 3]):
+        content = json.loads(trace.read_text())
+        kept = [event for event in content["traceEvents"] if event.get("pid") not in removed]
+        content["traceEvents"] = kept
+        about = content["collective_ops"]
+        about["missing_ranks"] = removed
+        about["ranks"] = [each for each in about["ranks"] if each["rank"] not in removed]
+        folder = tmp_path / f"without_{removed[0]}"
+        folder.mkdir()
+        (folder / "comm_trace.json").write_text(json.dumps(content))
+        report = analyzed(folder)
+        assert report.data["missing_ranks"] == removed
+        assert [each["rank"] for each in report.data["slow_ranks"]] == [2]

@@ -38,6 +38,7 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
   }
   const bool placed = start < header.size() && stream < header.size();  // in time, on a stream
   if (placed) last = std::max({last, start, stream});
+  TimelineCollector timeline(timeline_share(profile->world_size), &profile->timeline);
   std::unordered_map<uint64_t, size_t> rows;
   uint64_t broken = 0;
   while (!text.empty()) {
@@ -55,7 +56,7 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
     one.min_ns = *took;
     const auto begin = placed ? nanoseconds_of(cells[start]) : std::nullopt;
     if (begin && one.kind == OperatorKind::kCompute) {
-      profile->timeline.slices.push_back(
+      timeline.add(
           {*begin, *took, one.name, profile->names.intern("Stream " + cells[stream]), SliceKind::kCompute});
     }
     const auto [at, fresh] =
@@ -68,7 +69,6 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
     sum.max_ns = std::max(sum.max_ns, *took);
     sum.squares += static_cast<double>(*took) * static_cast<double>(*took);
   }
-  keep_longest(&profile->timeline, timeline_share(profile->world_size));
   if (broken > 0) {
     profile->notes.push_back(
         fmt::format("kernel_details.csv: {} rows are cut off or have no duration", broken));
@@ -97,7 +97,6 @@ void read_kernel_tables(Database* database, RankProfile* profile) {
     statistics.squares = rows.number(7);
     profile->operator_times.push_back(statistics);
   }
-  const size_t most = timeline_share(profile->world_size);
   Rows kernels = database->rows(
       fmt::format("SELECT t.startNs, t.endNs - t.startNs, n.value, {} FROM COMPUTE_TASK_INFO c "
                   "JOIN TASK t ON t.globalTaskId = c.globalTaskId JOIN STRING_IDS n ON n.id = c.name "
@@ -105,14 +104,11 @@ void read_kernel_tables(Database* database, RankProfile* profile) {
                   "WHERE t.endNs >= t.startNs AND IFNULL(k.value, '') NOT IN ('HCCL', 'COMMUNICATION') "
                   "AND IFNULL(o.value, '') NOT LIKE 'hcom\\_%' ESCAPE '\\'",
                   database->has_column("TASK", "streamId") ? "t.streamId" : "0"));
-  RankTimeline& timeline = profile->timeline;
+  TimelineCollector timeline(timeline_share(profile->world_size), &profile->timeline);
   while (kernels.next()) {
-    timeline.slices.push_back({kernels.integer(0), kernels.integer(1), profile->names.intern(kernels.text(2)),
-                               profile->names.intern(fmt::format("Stream {}", kernels.integer(3))),
-                               SliceKind::kCompute});
-    if (timeline.slices.size() > 4 * most + 4096) keep_longest(&timeline, most);
+    timeline.add({kernels.integer(0), kernels.integer(1), profile->names.intern(kernels.text(2)),
+                  profile->names.intern(fmt::format("Stream {}", kernels.integer(3))), SliceKind::kCompute});
   }
-  keep_longest(&timeline, most);
 }
 
 }  // namespace collective_ops
