@@ -110,7 +110,7 @@ void read_links(JsonScanner* scanner, RankProfile* profile, std::vector<LinkTraf
 
 // Whole and fraction apart: microseconds since 1970 have more digits than a double's product keeps.
 int64_t nanoseconds(double microseconds) {
-  if (!(std::abs(microseconds) < 9e15)) return 0;
+  if (!(std::abs(microseconds) < 4.5e15)) return 0;  // a start and a length still add up
   const double whole = std::floor(microseconds);
   return static_cast<int64_t>(whole) * 1000 + std::llround((microseconds - whole) * 1000);
 }

@@ -19,6 +19,13 @@ OperatorKind kind_of(std::string_view core, std::string_view type) {
   return OperatorKind::kCompute;
 }
 
+// But for times that damage has made so large that they do not add up.
+void add_kernel(int64_t start, int64_t duration, uint32_t name, uint32_t track, TimelineCollector* timeline) {
+  int64_t end = 0;
+  if (start < 0 || __builtin_add_overflow(start, duration, &end)) return;
+  timeline->add({start, duration, name, track, SliceKind::kCompute});
+}
+
 }  // namespace
 
 void read_kernel_details(std::string_view text, RankProfile* profile) {
@@ -56,8 +63,7 @@ void read_kernel_details(std::string_view text, RankProfile* profile) {
     one.min_ns = *took;
     const auto begin = placed ? nanoseconds_of(cells[start]) : std::nullopt;
     if (begin && one.kind == OperatorKind::kCompute) {
-      timeline.add(
-          {*begin, *took, one.name, profile->names.intern("Stream " + cells[stream]), SliceKind::kCompute});
+      add_kernel(*begin, *took, one.name, profile->names.intern("Stream " + cells[stream]), &timeline);
     }
     const auto [at, fresh] =
         rows.emplace(uint64_t{one.name} << 32 | one.type, profile->operator_times.size());
@@ -106,8 +112,9 @@ void read_kernel_tables(Database* database, RankProfile* profile) {
                   database->has_column("TASK", "streamId") ? "t.streamId" : "0"));
   TimelineCollector timeline(timeline_share(profile->world_size), &profile->timeline);
   while (kernels.next()) {
-    timeline.add({kernels.integer(0), kernels.integer(1), profile->names.intern(kernels.text(2)),
-                  profile->names.intern(fmt::format("Stream {}", kernels.integer(3))), SliceKind::kCompute});
+    const uint32_t name = profile->names.intern(kernels.text(2));
+    const uint32_t track = profile->names.intern(fmt::format("Stream {}", kernels.integer(3)));
+    add_kernel(kernels.integer(0), kernels.integer(1), name, track, &timeline);
   }
 }
 

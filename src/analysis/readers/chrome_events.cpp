@@ -345,7 +345,11 @@ void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scann
 void EventCollector::finish(int64_t base_ns) {
   EventTable& events = trace_.events;
   for (size_t i = 0; i < events.size(); ++i) {
-    if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i])) events.start_ns[i] = 0;
+    int64_t end = 0;  // has to exist, too
+    if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i]) ||
+        __builtin_add_overflow(events.start_ns[i], events.duration_ns[i], &end)) {
+      events.start_ns[i] = 0;
+    }
     // With a device, the sums are about its streams; what a backend did beside them on the host is not.
     if (trace_.has_device && events.kind[i] == EventKind::kCommunication &&
         is_backend_range(events.names[events.name[i]])) {
