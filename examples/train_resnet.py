@@ -45,25 +45,33 @@ from training_parts import (
 )
 
 
+def whole_number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1 on")
+    return int(text)
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=whole_number, default=12)
     parser.add_argument(
         "--stop-after", type=int, metavar="EPOCH", help="leave early; --resume goes on from there"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step (default 32)")
+    parser.add_argument(
+        "--batch-size", type=whole_number, default=32, help="images per rank and step (default 32)"
+    )
     parser.add_argument(
         "--lr", type=float, default=2e-3, help="peak, for 256 images per step; scaled with its root"
     )
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--warm-up", type=float, default=0.2, help="part of all steps with a rising rate")
-    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--image-size", type=whole_number, default=32)
     parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels each image may move")
     parser.add_argument("--num-classes", type=int, default=10)
     parser.add_argument(
-        "--images", type=int, metavar="N", help="train and test with N images each, for a quick look"
+        "--images", type=whole_number, metavar="N", help="train and test with N images each, for a quick look"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -71,7 +79,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default="cpu",
         help="where the model computes (default cpu, whose memory the collectives work on)",
     )
-    parser.add_argument("--threads", type=int, help="of each rank (default: cores / ranks, at least 1)")
+    parser.add_argument(
+        "--threads", type=whole_number, help="of each rank (default: cores / ranks, at least 1)"
+    )
     parser.add_argument(
         "--mode",
         choices=("bucket", "parameter"),

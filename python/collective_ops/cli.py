@@ -126,13 +126,19 @@ def _profile(options: argparse.Namespace) -> int:
 
 
 def _no_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Of a command that `_NATIVE` has: they are the native program's."""
+    """Of a command that `_AS_THEY_STAND` has: it reads them itself."""
 
 
 def _perf(arguments: list[str]) -> int:
     from collective_ops import perf
 
     return perf.run(arguments)
+
+
+def _heatmap(arguments: list[str]) -> int:
+    from collective_ops import heatmap  # which needs numpy
+
+    return heatmap.main(arguments, "collective-ops heatmap")
 
 
 _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
@@ -145,9 +151,10 @@ _COMMANDS: tuple[tuple[str, str, Callable, Callable], ...] = (
     ("analyze", "say where the time of profiled ranks went, and who is slow", _analyze_arguments, _analyze),
     ("profile", "list, parse anew and bring together recorded profiles", _profile_arguments, _profile),
     ("trace", "work with recorded traces", _trace_arguments, _trace),
+    ("heatmap", "draw who sent what to whom, and who waited for whom", _no_arguments, _heatmap),
 )
 # These get their arguments as they stand, help included.
-_NATIVE = {"perf": _perf}
+_AS_THEY_STAND = {"perf": _perf, "heatmap": _heatmap}
 
 
 class _Version(argparse.Action):
@@ -179,8 +186,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in _NATIVE:
-        return _report_errors(arguments[0], lambda: _NATIVE[arguments[0]](arguments[1:]))
+    if arguments and arguments[0] in _AS_THEY_STAND:
+        return _report_errors(arguments[0], lambda: _AS_THEY_STAND[arguments[0]](arguments[1:]))
     options, unknown = make_parser().parse_known_args(arguments)
     if unknown:  # by the subcommand's parser, so that its usage is shown and not the whole command's
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -435,9 +435,11 @@ Status Group::check_peers(int peer) {
     return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
   };
   if (has_left(peer)) {
+    const uint64_t finished = memory_.state(peer).finished.load(std::memory_order_relaxed);
     return peer_lost(members(), rank_, own_,
-                     fmt::format("{} left the group after call #{}", peers_->describe(peer),
-                                 memory_.state(peer).finished.load(std::memory_order_relaxed)));
+                     fmt::format("{} left the group {}", peers_->describe(peer),
+                                 finished == 0 ? "before its first call"
+                                               : fmt::format("after call #{}", finished)));
   }
   const std::string lost = find_lost();
   if (!lost.empty()) return peer_lost(members(), rank_, own_, lost);

@@ -64,7 +64,7 @@ def test_incomplete_commands_are_refused(arguments: list[str], capsys: pytest.Ca
     "arguments, text",
     [
         (["run", "--nproc_per_node", "two", "x.py"], "two: expected a whole number from 1 on"),
-        (["run", "--nproc", "2", "x.py"], "usage: collective-ops run"),
+        (["run", "--nprocs", "2", "x.py"], "usage: collective-ops run"),
         (["trace", "merge", "--dry"], "unrecognized arguments: --dry"),
     ],
 )

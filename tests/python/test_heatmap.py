@@ -1,4 +1,4 @@
-"""tools/comm_heatmap.py on small traces that the tests write."""
+"""`collective-ops heatmap` on small traces that the tests write."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 TOOLS = Path(__file__).parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-import comm_heatmap  # noqa: E402
+from collective_ops import cli, heatmap  # noqa: E402
 
 Event = dict[str, Any]
 
@@ -59,7 +58,7 @@ def run(tmp_path: Path, trace: Path, *more: str) -> tuple[int, dict[str, Any]]:
     """Exit code and the JSON."""
     numbers = tmp_path / "numbers.json"
     output = ["--output", str(tmp_path / "heatmap.png"), "--json", str(numbers)]
-    code = comm_heatmap.main(["--trace", str(trace), *output, *more])
+    code = heatmap.main(["--trace", str(trace), *output, *more])
     return code, json.loads(numbers.read_text()) if code == 0 else {}
 
 
@@ -233,7 +232,7 @@ def broken_traces(folder: Path) -> dict[str, tuple[Path, str]]:
 def test_says_what_is_wrong_with_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "out.png"
     for name, (trace, message) in broken_traces(tmp_path).items():
-        assert comm_heatmap.main(["--trace", str(trace), "--output", str(picture)]) == 2, name
+        assert heatmap.main(["--trace", str(trace), "--output", str(picture)]) == 2, name
         printed = capsys.readouterr()
         assert printed.out == "", name
         assert message in printed.err, f"{name}: {printed.err}"
@@ -244,7 +243,7 @@ def test_says_what_is_wrong_with_a_trace(tmp_path: Path, capsys: pytest.CaptureF
 def test_says_what_is_wrong_with_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = two_ranks(tmp_path / "trace.json")
     for output, message in (("absent/out.png", "cannot be written"), ("out.bmp", ".png, .svg or .pdf")):
-        assert comm_heatmap.main(["--trace", str(trace), "--output", str(tmp_path / output)]) == 2
+        assert heatmap.main(["--trace", str(trace), "--output", str(tmp_path / output)]) == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 
@@ -270,5 +269,14 @@ def test_numbers_need_the_name_of_a_file(
     (tmp_path / "folder").mkdir()
     trace = two_ranks(tmp_path / "trace.json")
     output = ["--trace", str(trace), "--output", "heatmap.png", "--json", name]
-    assert comm_heatmap.main(output) == 2
+    assert heatmap.main(output) == 2
     assert "is a folder: give a file's name" in capsys.readouterr().err
+
+
+def test_the_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = two_ranks(tmp_path / "trace.json")
+    assert cli.main(["heatmap", "--trace", str(trace), "--output", str(tmp_path / "out.svg")]) == 0
+    assert "hot link rank 0 -> rank 1" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+    assert cli.main(["heatmap", "--trace", str(tmp_path / "absent.json")]) == 2
+    assert capsys.readouterr().err.startswith("collective-ops heatmap: ")

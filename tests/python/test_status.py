@@ -122,7 +122,7 @@ def test_the_command_prints_a_table_and_json(hanging: Ranks) -> None:
     assert group["ranks"][1]["waits_for"] == 2
 
     listed = command("status").stdout
-    (line,) = [line for line in listed.splitlines() if line.startswith(job.job)]
+    (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
     assert line.split()[-1] == "waiting" and str(hanging.pids[0]) in line
 
 

@@ -218,3 +218,10 @@ def test_the_model_is_on_the_cpu_unless_told_otherwise(monkeypatch: pytest.Monke
     assert train_resnet.parse_arguments(["--device", "cuda:1"]).device == "cuda:1"
     trainer = train_resnet.Trainer(train_resnet.parse_arguments(["--images", "8"]), rank=0, world_size=1)
     assert {parameter.device.type for parameter in trainer.model.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("option", ["--images", "--epochs", "--batch-size", "--image-size"])
+def test_numbers_that_cannot_be_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train_resnet.parse_arguments([option, "0"])
+    assert f"{option}: 0: expected a whole number from 1 on" in capsys.readouterr().err

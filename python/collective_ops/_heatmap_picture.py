@@ -1,4 +1,4 @@
-"""The picture of comm_heatmap.py: pair matrices, balance of the ranks, and the findings in words."""
+"""The picture of heatmap.py: pair matrices, balance of the ranks, and the findings in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 
 if TYPE_CHECKING:
-    from comm_heatmap import Traffic
+    from .heatmap import Traffic
 
 MATRIX = 4.6  # inches
 VALUES_UP_TO = 12  # ranks whose cells have room for a number
