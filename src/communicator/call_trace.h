@@ -1,25 +1,25 @@
-// Turns the calls of a group into trace records. Off unless a recorder is given.
+// Turns the calls of a group into trace records, while its rank's recording is on.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <collective_ops/communicator.h>
 
+#include "communicator/call_steps.h"
 #include "communicator/members.h"
 #include "communicator/messages.h"
-#include "communicator/program_cache.h"
-#include "trace/recorder.h"
-#include "transport/shm/waiter.h"
+#include "trace/recording.h"
 
 namespace collective_ops {
 
 struct TracedCall {
   const Call& call;
-  const PreparedCall& prepared;
-  const PreparedProgram* used;  // nullptr where the call failed before a program was chosen
+  uint64_t payload_bytes;
+  uint8_t algorithm;  // index into algorithm_names()
   TracePath path;
   uint64_t sequence;
   ErrorCode status;
@@ -27,24 +27,36 @@ struct TracedCall {
 
 class CallTrace {
  public:
-  // Names the group in the trace; calls are told by ranks of the world.
-  void start(std::shared_ptr<Recorder> recorder, const Members& members);
-  void stop() { recorder_.reset(); }
-  bool on() const { return recorder_ != nullptr; }
+  // The group is named in the trace; calls are told by ranks of the world.
+  void start(std::shared_ptr<Recording> recording, const Members& members);
+  void stop() { recording_.reset(); }
+  bool on() const { return recording_ != nullptr && recording_->on(); }
 
-  void begin(int64_t issued_ns, shm::Waiter& waiter);
-  void end(const TracedCall& traced, shm::Waiter& waiter);
+  // A call begins. Between this and end(), peers() and steps() are that call's.
+  void begin(int64_t issued_ns);
+  void end(const TracedCall& traced);
+  // What passed between this rank and each rank of the group; `peer` is filled in by end().
+  std::vector<PeerRecord>& peers() { return peers_; }
+  // nullptr where nobody asked for steps.
+  CallSteps* steps() { return detailed_ ? &steps_ : nullptr; }
 
   // Also while a call runs, from any thread.
   void record(const MessageTrace& message);
 
  private:
-  std::shared_ptr<Recorder> recorder_;
+  std::shared_ptr<Recorder> open();
+
+  std::shared_ptr<Recording> recording_;
   Members members_;
+  std::mutex mutex_;
+  uint64_t named_in_ = 0;  // the recorder that knows this group; holding the mutex
   std::atomic<uint64_t> messages_{0};
+  std::shared_ptr<Recorder> recorder_;  // of the call that runs
+  bool detailed_ = false;
   int64_t issued_ns_ = 0;
   int64_t begun_ns_ = 0;
   std::vector<PeerRecord> peers_;
+  CallSteps steps_;
 };
 
 }  // namespace collective_ops

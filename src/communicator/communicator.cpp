@@ -9,7 +9,7 @@
 #include "communicator/communicator_parts.h"
 #include "communicator/job_cluster.h"
 #include "memory/shared_heap.h"
-#include "trace/recorder.h"
+#include "trace/recording.h"
 #include "transport/shm/cores.h"
 
 namespace collective_ops {
@@ -41,12 +41,11 @@ Result<GroupSettings> settings_of(const ConnectOptions& options) {
 
 namespace {
 
-// The recorder of this rank where COLLECTIVE_OPS_TRACE asks for one. A recorder that cannot be opened is
+// Of this rank's calls; begun where COLLECTIVE_OPS_TRACE asks for it. A recorder that cannot be opened is
 // an error at the start, not a trace that is missing in the end.
-Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host, const Cluster* cluster) {
+Result<std::shared_ptr<Recording>> make_recording(const HostGroup& host, const Cluster* cluster) {
   auto wanted = environment_flag("COLLECTIVE_OPS_TRACE");
   if (!wanted.ok()) return wanted.status();
-  if (!*wanted) return std::shared_ptr<Recorder>();
   RecorderIdentity identity;
   identity.job_id = host.job;
   identity.rank = cluster != nullptr ? cluster->rank() : host.rank;
@@ -56,9 +55,10 @@ Result<std::shared_ptr<Recorder>> open_recorder(const HostGroup& host, const Clu
   const pid_t pid = cluster != nullptr ? cluster->members()[0].pid : host.peers[0].pid;
   identity.run = static_cast<uint64_t>(start) << 24 ^ static_cast<uint64_t>(pid);
   identity.algorithms = algorithm_names();
-  auto recorder = Recorder::open(trace_directory(), identity);
-  if (!recorder.ok()) return recorder.status();
-  return std::shared_ptr<Recorder>(std::move(*recorder));
+  auto recording = Recording::create(std::move(identity));
+  if (!recording.ok() || !*wanted) return recording;
+  if (Status status = (*recording)->start_for_job(trace_directory()); !status.ok()) return status;
+  return recording;
 }
 
 }  // namespace
@@ -87,16 +87,16 @@ Result<std::unique_ptr<Communicator>> Communicator::connect_here(const ConnectOp
                    {.interrupted = options.interrupted});
   if (!host.ok()) return host.status();
   const shm::GroupMemory memory(host->control.data(), here.world_size);
-  auto recorder = open_recorder(*host, cluster.get());
-  if (!recorder.ok()) {
-    (void)memory.break_with(recorder.status());  // the others have joined already, and must not wait
-    return recorder.status();
+  auto recording = make_recording(*host, cluster.get());
+  if (!recording.ok()) {
+    (void)memory.break_with(recording.status());  // the others have joined already, and must not wait
+    return recording.status();
   }
   memory.introduce(here.rank, ::getpid(), host->job);
   settings->members = Members::world(options.world_size);
   std::vector<pid_t> pids;
   for (const PeerProcess& peer : host->peers) pids.push_back(peer.pid);
-  settings->host = make_process_host(std::move(*host), *recorder);
+  settings->host = make_process_host(std::move(*host), std::move(*recording));
   settings->host->set_cores(shm::usable_cores(here.world_size, pids));
   if (cluster) {
     auto job = std::make_unique<JobHosts>(hosts_of(cluster));
@@ -130,7 +130,7 @@ Communicator::~Communicator() {
   GroupEnd& group = parts_->queue->group();
   const Status unsent = group.messages().finish();
   if (!unsent.ok()) fmt::print(stderr, "collective-ops: {}\n", unsent.message());
-  group.trace().stop();
+  group.record_into(nullptr);
   const Status mismatch = group.leave();
   if (!mismatch.ok()) fmt::print(stderr, "collective-ops: {}\n", mismatch.message());
   parts_->host->leave();

@@ -1,6 +1,7 @@
 #include "communicator/executor.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "transport/shm/copy.h"
@@ -69,6 +70,8 @@ bool Executor::run(const Program& program, const CallMemory& memory, const CallK
     } else if (!execute(instruction, frame)) {
       if (std::exchange(sends_, false)) port_.drop();
       return false;
+    } else if (steps_ != nullptr) {
+      note(instruction, frame);
     }
   }
   return !std::exchange(sends_, false) || port_.flush();
@@ -116,6 +119,68 @@ bool Executor::execute(const Instruction& instruction, Frame& frame) {
     default:
       return true;
   }
+}
+
+void Executor::record_steps(CallSteps* steps) {
+  steps_ = steps;
+  if (steps != nullptr) waited_ns_.assign(static_cast<size_t>(shared_.world_size()), 0);
+}
+
+// The instruction has just been executed.
+void Executor::note(const Instruction& instruction, const Frame& frame) {
+  using Kind = Instruction::Kind;
+  const bool active = frame.iteration >= instruction.lag &&
+                      (!frame.looping || frame.iteration - instruction.lag < frame.chunks);
+  const uint64_t chunk = frame.iteration - instruction.lag;
+  const std::span operands(frame.program.operands);
+  switch (instruction.kind) {
+    case Kind::kAwait:
+    case Kind::kWait:
+      note_wait(instruction.peer);
+      break;
+    case Kind::kCopy:
+      if (active) note_move(StepKind::kCopy, operands.subspan(instruction.first, 2), frame, chunk);
+      break;
+    case Kind::kReduce: {
+      const size_t count = size_t{instruction.destinations} + instruction.sources;
+      if (active) note_move(StepKind::kReduce, operands.subspan(instruction.first, count), frame, chunk);
+      break;
+    }
+    case Kind::kSend:
+    case Kind::kReceive: {
+      const uint64_t bytes = active ? piece_of(operands[instruction.first], frame, chunk).bytes : 0;
+      if (bytes == 0) break;
+      const uint16_t one[] = {instruction.peer};
+      const int64_t waited = waiter_.waited_ns()[instruction.peer];
+      const int64_t before = std::exchange(waited_ns_[instruction.peer], waited);
+      steps_->note(instruction.kind == Kind::kSend ? StepKind::kSend : StepKind::kReceive, one, bytes,
+                   waited - before);
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+// Between this rank and those whose memory the operands lie in; else inside of its own.
+void Executor::note_move(StepKind kind, std::span<const Operand> operands, const Frame& frame,
+                         uint64_t chunk) {
+  step_peers_.clear();
+  uint64_t bytes = 0, own = 0;
+  for (const Operand& operand : operands) {
+    const Piece piece = piece_of(operand, frame, chunk);
+    own = piece.bytes;
+    if (operand.owner == rank_) continue;
+    bytes += piece.bytes;
+    if (std::find(step_peers_.begin(), step_peers_.end(), operand.owner) == step_peers_.end())
+      step_peers_.push_back(operand.owner);
+  }
+  if (own == 0) return;
+  if (step_peers_.empty()) {
+    step_peers_.push_back(static_cast<uint16_t>(rank_));
+    bytes = own;
+  }
+  steps_->note(kind, step_peers_, bytes);
 }
 
 bool Executor::message(const Instruction& instruction, Piece piece) {

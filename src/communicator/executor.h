@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <collective_ops/types.h>
 
+#include "communicator/call_steps.h"
 #include "communicator/message_port.h"
 #include "kernels/reduce.h"
 #include "plan/program.h"
@@ -50,6 +52,15 @@ class Executor {
  public:
   Executor(const shm::GroupMemory& memory, int rank, shm::Waiter& waiter, CallHost& host, MessagePort& port);
 
+  // Of the call that runs, from here to the next call of this; nullptr: none.
+  void record_steps(CallSteps* steps);
+  // A wait outside of the program.
+  void note_wait(int peer) {
+    if (steps_ == nullptr) return;
+    const uint16_t one[] = {static_cast<uint16_t>(peer)};
+    steps_->note(StepKind::kWait, one, 0);
+  }
+
   // False on failure; the waiter's status says why.
   bool run(const Program& program, const CallMemory& memory, const CallKernel& kernel, uint64_t sequence);
 
@@ -65,6 +76,8 @@ class Executor {
   };
 
   bool execute(const Instruction& instruction, Frame& frame);
+  void note(const Instruction& instruction, const Frame& frame);
+  void note_move(StepKind kind, std::span<const Operand> operands, const Frame& frame, uint64_t chunk);
   bool copy(const Instruction& instruction, Frame& frame);
   bool reduce(const Instruction& instruction, Frame& frame);
   bool reduce_remote(const Instruction& instruction, Frame& frame, size_t bytes);
@@ -76,7 +89,10 @@ class Executor {
   shm::Waiter& waiter_;
   CallHost& host_;
   MessagePort& port_;
-  bool sends_ = false;  // whether the program that runs has sent messages
+  CallSteps* steps_ = nullptr;
+  std::vector<int64_t> waited_ns_;    // for each peer, up to the last step with a message
+  std::vector<uint16_t> step_peers_;  // of the step that is noted
+  bool sends_ = false;                // whether the program that runs has sent messages
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;
   std::vector<std::byte> landing_;  // pieces of peers' private memory on their way into a reduction

@@ -59,7 +59,11 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
                                  static_cast<MessageHost&>(*this));
 }
 
-Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole) {
+Status Group::run_part(const Call& part, const shm::Signature& whole, PartTotals* totals) {
+  return run_as(part, 0, &whole, totals);
+}
+
+Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole, PartTotals* totals) {
   if (memory_.broken()) {
     const Status reason = memory_.failure();
     return {ErrorCode::kGroupBroken,
@@ -79,7 +83,10 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
   }
   const PreparedCall* prepared = *found;
   history_ ^= prepared->choice;
-  if (trace_.on()) trace_.begin(issued_ns, waiter_);
+  const bool traced = whole == nullptr && trace_.on();
+  if (traced) trace_.begin(issued_ns);
+  waiter_.record_waits(traced || totals != nullptr);
+  executor_.record_steps(traced ? trace_.steps() : nullptr);
   const PreparedProgram* used = nullptr;
   bool done = find_memory(*prepared, call);
   bool announces = done;
@@ -95,8 +102,26 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
   if (announces) done = run_announced(prepared, call, used);
   if (used != nullptr) count(*prepared, *used);
   Status status = finish(done);
-  if (trace_.on()) trace_.end({call, *prepared, used, path_, sequence_, status.code()}, waiter_);
+  const uint8_t algorithm = used != nullptr ? used->algorithm : uint8_t{0};
+  if (traced) {
+    add_to(trace_.peers(), used);
+    trace_.end({call, prepared->payload_bytes, algorithm, path_, sequence_, status.code()});
+  } else if (totals != nullptr) {
+    add_to(totals->peers, used);
+    totals->path = path_;
+    totals->algorithm = algorithm;
+  }
   return status;
+}
+
+// What the call waited for each rank, and moved to and from it.
+void Group::add_to(std::vector<PeerRecord>& peers, const PreparedProgram* used) {
+  for (size_t peer = 0; peer < peers.size(); ++peer) {
+    peers[peer].waited_ns += static_cast<uint64_t>(waiter_.waited_ns()[peer]);
+    if (used == nullptr) continue;
+    peers[peer].read_bytes += used->read_bytes[peer];
+    peers[peer].written_bytes += used->written_bytes[peer];
+  }
 }
 
 void Group::begin(const Call& call, const shm::Signature* whole) {
@@ -386,7 +411,9 @@ bool Group::await_slot() {
 
 bool Group::await_all() {
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank_ && !await(peer)) return false;
+    if (peer == rank_) continue;
+    if (!await(peer)) return false;
+    executor_.note_wait(peer);
   }
   all_arrived_ = sequence_;
   return true;

@@ -42,14 +42,23 @@ struct GroupSettings {
   bool oversubscribed() const { return host->world_size() > host->cores(); }
 };
 
+// Of the parts of a call on one host.
+struct PartTotals {
+  std::vector<PeerRecord> peers;  // by rank of this host's part of the group
+  TracePath path = TracePath::kNone;
+  uint8_t algorithm = 0;
+};
+
 class Group final : public GroupEnd, private CallHost, private shm::WaitObserver, private MessageHost {
  public:
   Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings);
 
-  Status run(const Call& call, int64_t issued_ns = 0) override { return run_as(call, issued_ns, nullptr); }
+  Status run(const Call& call, int64_t issued_ns = 0) override {
+    return run_as(call, issued_ns, nullptr, nullptr);
+  }
   // A part of the call `whole`, which ranks of several hosts make: that is what peers compare, and texts
-  // name.
-  Status run_part(const Call& part, const shm::Signature& whole) { return run_as(part, 0, &whole); }
+  // name. What it waited and moved is added to `totals`, unless that is nullptr.
+  Status run_part(const Call& part, const shm::Signature& whole, PartTotals* totals);
 
   void abort(const Status& reason) override { (void)break_group(reason); }
   // Why the group is broken; ok while it is not.
@@ -67,7 +76,9 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   const Members& members() const override { return settings_.members; }
   std::chrono::milliseconds exec_timeout() const override { return settings_.exec_timeout; }
   Counters counters() const override;
-  CallTrace& trace() override { return trace_; }
+  void record_into(std::shared_ptr<Recording> recording) override {
+    trace_.start(std::move(recording), members());
+  }
   MessageEnd& messages() override { return *messages_; }
   const shm::GroupMemory& memory() const { return memory_; }
   const Forced& forced() const { return settings_.forced; }
@@ -88,7 +99,8 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
 
   void note_waiting();
   void wake_all();
-  Status run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole);
+  Status run_as(const Call& call, int64_t issued_ns, const shm::Signature* whole, PartTotals* totals);
+  void add_to(std::vector<PeerRecord>& peers, const PreparedProgram* used);
   void begin(const Call& call, const shm::Signature* whole);
   void announce_failed();
   bool run_eager(const PreparedCall& prepared, const Call& call);

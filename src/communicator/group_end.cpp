@@ -25,7 +25,6 @@ std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::un
                                                        uint64_t{settings.members.id} << 8 | kMessagesChannel);
   }
   auto here = std::make_unique<Group>(memory, std::move(peers), settings);
-  if (settings.host->recorder()) here->trace().start(settings.host->recorder(), here->members());
   std::unique_ptr<GroupEnd> end;
   if (spans) {
     end = std::make_unique<SpanningGroup>(
@@ -33,6 +32,7 @@ std::unique_ptr<GroupEnd> make_group_end(const shm::GroupMemory& memory, std::un
   } else {
     end = std::move(here);
   }
+  end->record_into(settings.host->recording());
   if (job == nullptr || spans) {
     end->set_interrupt_check(interrupted);
   } else {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include <collective_ops/communicator.h>
 #include <collective_ops/status.h>
@@ -13,8 +14,8 @@
 
 namespace collective_ops {
 
-class CallTrace;
 class MessageEnd;
+class Recording;
 
 class GroupEnd {
  public:
@@ -42,7 +43,8 @@ class GroupEnd {
   virtual const Members& members() const = 0;
   virtual std::chrono::milliseconds exec_timeout() const = 0;
   virtual Counters counters() const = 0;
-  virtual CallTrace& trace() = 0;
+  // Of this rank's calls; nullptr: no more, once the last has ended.
+  virtual void record_into(std::shared_ptr<Recording> recording) = 0;
   virtual MessageEnd& messages() = 0;
 };
 

@@ -24,7 +24,7 @@
 
 namespace collective_ops {
 
-class Recorder;
+class Recording;
 
 // One creation of a group, as all its members know it: the same parent, name and ranks, for the same time.
 struct Meeting {
@@ -60,7 +60,8 @@ class Host : public std::enable_shared_from_this<Host> {
   }
   virtual std::string job() const { return ""; }
   virtual int32_t pid() const { return 0; }
-  virtual std::shared_ptr<Recorder> recorder() const { return nullptr; }
+  // Of this rank's calls; nullptr where ranks are threads.
+  virtual std::shared_ptr<Recording> recording() const { return nullptr; }
 
   virtual std::unique_ptr<Peers> peers_of(const Members& members) = 0;
 
@@ -95,7 +96,7 @@ class Host : public std::enable_shared_from_this<Host> {
 
 struct HostGroup;
 // `joined` with its control segment, which is the world's memory.
-std::shared_ptr<Host> make_process_host(HostGroup joined, std::shared_ptr<Recorder> recorder);
+std::shared_ptr<Host> make_process_host(HostGroup joined, std::shared_ptr<Recording> recording);
 
 // One for each rank of a world of threads. The memory is the world's, and lives as long as any of them.
 std::vector<std::shared_ptr<Host>> make_thread_hosts(int world_size, std::shared_ptr<std::byte> memory);

@@ -28,6 +28,7 @@ HostLinks::HostLinks(HostLinksSettings settings, shm::HostsPace& pace, int conne
              {.world_size = static_cast<int>(settings_.members.all().size()),
               .connections = connections,
               .oversubscribed = settings_.oversubscribed}),
+      received_bytes_(settings_.members.all().size()),
       refused_(settings_.members.all().size()) {}
 
 void HostLinks::begin(const shm::Signature& call, uint32_t history, int64_t begun_ns, int64_t deadline_ns) {
@@ -56,7 +57,13 @@ bool HostLinks::send(int rank, const void* data, size_t bytes) {
   return note(links_.send(rank, header(bytes), static_cast<const std::byte*>(data)));
 }
 
+void HostLinks::forget_traffic() {
+  std::fill(links_.waited_ns().begin(), links_.waited_ns().end(), 0);
+  std::fill(received_bytes_.begin(), received_bytes_.end(), 0);
+}
+
 bool HostLinks::receive(int rank, void* data, size_t bytes) {
+  received_bytes_[static_cast<size_t>(rank)] += bytes;
   return note(links_.receive(rank, header(bytes), static_cast<std::byte*>(data)));
 }
 

@@ -43,6 +43,11 @@ class HostLinks final : private tcp::LinkOwner {
   void push() { links_.push(); }
   void keep(const std::byte* data, size_t bytes) { links_.keep(data, bytes); }
 
+  // For traces: what was waited for and came from each rank of the group, since forget_traffic().
+  int64_t waited_ns(int rank) { return links_.waited_ns()[static_cast<size_t>(rank)]; }
+  uint64_t received_bytes(int rank) const { return received_bytes_[static_cast<size_t>(rank)]; }
+  void forget_traffic();
+
   const Status& status() const { return status_; }
   // To all ranks that there is a link with, and to `waiting`, which may still wait for their first. After
   // this and tell_left() links are gone.
@@ -68,6 +73,7 @@ class HostLinks final : private tcp::LinkOwner {
   shm::Signature call_;
   uint32_t history_ = 0;
   int64_t begun_ns_ = 0;
+  std::vector<uint64_t> received_bytes_;
   std::vector<uint32_t> refused_;  // the last call that each rank has refused
   Status status_;
   bool failed_ = false;

@@ -19,7 +19,7 @@
 #include "communicator/host.h"
 #include "communicator/process_peers.h"
 #include "communicator/trace_at_end.h"
-#include "trace/recorder.h"
+#include "trace/recording.h"
 
 namespace collective_ops {
 namespace {
@@ -86,14 +86,14 @@ std::optional<Parsed> parse(const Message& message, const Members& members) {
 
 class ProcessHost final : public Host {
  public:
-  ProcessHost(std::shared_ptr<SharedPeers> shared, std::shared_ptr<Recorder> recorder)
+  ProcessHost(std::shared_ptr<SharedPeers> shared, std::shared_ptr<Recording> recording)
       : Host(shm::GroupMemory(shared->joined.control.data(), shared->joined.world_size), shared->joined.rank),
         shared_(std::move(shared)),
-        recorder_(std::move(recorder)) {}
+        recording_(std::move(recording)) {}
 
   std::string job() const override { return shared_->joined.job; }
   int32_t pid() const override { return ::getpid(); }
-  std::shared_ptr<Recorder> recorder() const override { return recorder_; }
+  std::shared_ptr<Recording> recording() const override { return recording_; }
   std::unique_ptr<Peers> peers_of(const Members& members) override {
     return make_process_peers(shared_, members);
   }
@@ -117,8 +117,7 @@ class ProcessHost final : public Host {
 
  private:
   void left() override {
-    const auto folder = recorder_ ? recorder_->path().parent_path() : std::filesystem::path();
-    recorder_.reset();  // closes this rank's file
+    const std::filesystem::path folder = recording_->end();
     const uint32_t before = world_.header().ranks_out.fetch_add(1);
     if (before + 1 == static_cast<uint32_t>(world_.world_size()) && !folder.empty())
       merge_trace_at_end(job(), folder);
@@ -203,13 +202,14 @@ class ProcessHost final : public Host {
   }
 
   std::shared_ptr<SharedPeers> shared_;
-  std::shared_ptr<Recorder> recorder_;
+  std::shared_ptr<Recording> recording_;
 };
 
 }  // namespace
 
-std::shared_ptr<Host> make_process_host(HostGroup joined, std::shared_ptr<Recorder> recorder) {
-  return std::make_shared<ProcessHost>(std::make_shared<SharedPeers>(std::move(joined)), std::move(recorder));
+std::shared_ptr<Host> make_process_host(HostGroup joined, std::shared_ptr<Recording> recording) {
+  return std::make_shared<ProcessHost>(std::make_shared<SharedPeers>(std::move(joined)),
+                                       std::move(recording));
 }
 
 }  // namespace collective_ops

@@ -46,7 +46,7 @@ SpanningGroup::SpanningGroup(std::unique_ptr<Group> local, const SpanningSetting
   });
 }
 
-Status SpanningGroup::run(const Call& call, int64_t /*issued_ns*/) {
+Status SpanningGroup::run(const Call& call, int64_t issued_ns) {
   if (const Status reason = local_->failure(); !reason.ok()) {
     (void)fail(reason);
     return {ErrorCode::kGroupBroken,
@@ -58,13 +58,40 @@ Status SpanningGroup::run(const Call& call, int64_t /*issued_ns*/) {
   if (refused.ok() && call.send != call.recv)
     refused = check_overlap(call, bytes_of(call, rank_, world_size()), rank_);
   if (!refused.ok()) return refuse(call, refused);
+  const CallBytes bytes = bytes_of(call, rank_, world_size());
+  traced_ = trace_.on();
+  if (traced_) begin_trace(issued_ns);
   Status status = make(call);
   if (status.ok() && !links_.flush()) status = links_.status();
+  if (traced_) end_trace(call, std::max(bytes.input, bytes.output), status.code());
   if (!status.ok()) return fail(status);
   ++counters_.calls;
-  const CallBytes bytes = bytes_of(call, rank_, world_size());
   counters_.bytes += std::max(bytes.input, bytes.output);
   return {};
+}
+
+// Calls are this group's own; messages are those of the part on this host, which has their engine.
+void SpanningGroup::record_into(std::shared_ptr<Recording> recording) {
+  local_->record_into(recording);
+  trace_.start(std::move(recording), members());
+}
+
+void SpanningGroup::begin_trace(int64_t issued_ns) {
+  trace_.begin(issued_ns);
+  totals_ = {.peers = std::vector<PeerRecord>(hosts_.here().size())};
+  links_.forget_traffic();
+}
+
+void SpanningGroup::end_trace(const Call& call, uint64_t payload_bytes, ErrorCode status) {
+  std::vector<PeerRecord>& peers = trace_.peers();
+  for (size_t index = 0; index < totals_.peers.size(); ++index)
+    peers[static_cast<size_t>(hosts_.here()[index])] = totals_.peers[index];
+  for (size_t rank = 0; rank < peers.size(); ++rank) {
+    if (hosts_.host_of[rank] == hosts_.own) continue;
+    peers[rank].waited_ns = static_cast<uint64_t>(links_.waited_ns(static_cast<int>(rank)));
+    peers[rank].read_bytes = links_.received_bytes(static_cast<int>(rank));
+  }
+  trace_.end({call, payload_bytes, totals_.algorithm, totals_.path, number_, status});
 }
 
 void SpanningGroup::begin(const Call& call) {
@@ -121,7 +148,7 @@ Status SpanningGroup::refuse(const Call& call, const Status& refused) {
   own_ = shm::Signature::of_failed(number_);
   Call impossible{
       .collective = Collective::kAllReduce, .type = DataType::kFloat8E4M3, .timeout = call.timeout};
-  (void)local_->run_part(impossible, own_);
+  (void)local_->run_part(impossible, own_, nullptr);
   links_.tell_refused(number_);
   if (members().is_world() || refused.code() != ErrorCode::kInvalidArgument) return refused;
   return {refused.code(), fmt::format("{} (in {}, whose ranks count from 0 in this order)", refused.message(),
@@ -168,7 +195,7 @@ Status SpanningGroup::local(Call part) {
     const int64_t left = limit_ns(std::exchange(met_, true) ? 2 : 0) - monotonic_ns();
     part.timeout = std::chrono::milliseconds(std::max<int64_t>(left / 1'000'000, 1));
   }
-  return local_->run_part(part, own_);
+  return local_->run_part(part, own_, traced_ ? &totals_ : nullptr);
 }
 
 // Of one rank of each host, which are `ranks`, by host. `root` is a host.

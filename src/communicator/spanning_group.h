@@ -54,7 +54,7 @@ class SpanningGroup final : public GroupEnd {
   const Members& members() const override { return local_->members(); }
   std::chrono::milliseconds exec_timeout() const override { return local_->exec_timeout(); }
   Counters counters() const override;
-  CallTrace& trace() override { return local_->trace(); }
+  void record_into(std::shared_ptr<Recording> recording) override;
   MessageEnd& messages() override { return local_->messages(); }
 
  private:
@@ -90,6 +90,8 @@ class SpanningGroup final : public GroupEnd {
   // spanning_group.cpp: a call's beginning and end, and what it is made of.
   void begin(const Call& call);
   Status make(const Call& call);
+  void begin_trace(int64_t issued_ns);
+  void end_trace(const Call& call, uint64_t payload_bytes, ErrorCode status);
   Status refuse(const Call& call, const Status& refused);
   Status fail(const Status& reason);
   Status healthy();
@@ -183,6 +185,9 @@ class SpanningGroup final : public GroupEnd {
   Scratch partial_, received_, ordered_, gathered_, packed_;
   std::vector<double> factors_;
   Counters counters_;
+  CallTrace trace_;
+  bool traced_ = false;  // the call that runs
+  PartTotals totals_;    // of its parts on this host
 };
 
 }  // namespace collective_ops

@@ -1,6 +1,7 @@
 // collective_ops_torch._torch: what Python sees of the backend.
 #include <string>
 
+#include "torch/activity.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/flight_recorder.h"
@@ -77,6 +78,11 @@ PYBIND11_MODULE(_torch, module) {
   module.def(
       "shutdown_all", &shutdown_all, py::arg("reason") = "", py::call_guard<py::gil_scoped_release>(),
       "Leaves every group of this process, once what was started has finished; with a reason at once.");
+  module.def("start_activity", &start_activity,
+             "From now on, notes when the threads of this process are in operators of PyTorch.");
+  module.def(
+      "stop_activity", [] { return py::bytes(stop_activity()); },
+      "Ends that. Four int64 each: thread, begin and end (monotonic ns), 1 where a collective is issued.");
   module.def(
       "dump_flight_recorder",
       [](bool only_active) { return py::bytes(FlightRecorder::instance().dump(only_active)); },

@@ -96,6 +96,12 @@ TraceFileReader::Entry TraceFileReader::next() {
     const bool group = header.kind == EntryKind::kGroup &&
                        header.bytes >= sizeof(GroupEntry) + header.items * sizeof(uint32_t) &&
                        header.bytes <= sizeof(GroupEntry) + header.items * sizeof(uint32_t) + kLargestName;
+    const bool steps = header.kind == EntryKind::kSteps &&
+                       header.bytes == sizeof(StepsEntry) + header.items * sizeof(StepRecord);
+    if (steps) {  // which only profiles read
+      if (!skip(header.bytes - sizeof(header))) return Entry::kEnd;
+      continue;
+    }
     if (!call && !group)
       return stop(fmt::format("damaged {} bytes behind its header", position_ - sizeof(header)));
     if (call ? !read_call(header) : !read_group(header)) return Entry::kEnd;
@@ -114,6 +120,16 @@ bool TraceFileReader::read(void* target, size_t bytes) {
   }
   stop(fmt::format("cut off: {} of {} bytes of calls are there", position_, info_.committed_bytes));
   return false;
+}
+
+bool TraceFileReader::skip(size_t bytes) {
+  std::byte unread[4096];
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, sizeof(unread));
+    if (!read(unread, part)) return false;
+    bytes -= part;
+  }
+  return true;
 }
 
 bool TraceFileReader::read_call(const EntryHeader& header) {

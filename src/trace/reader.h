@@ -67,6 +67,7 @@ class TraceFileReader {
   };
   TraceFileReader(std::unique_ptr<std::FILE, FileCloser> file, TraceFileInfo info);
   bool read(void* target, size_t bytes);
+  bool skip(size_t bytes);
   bool read_call(const EntryHeader& header);
   bool read_group(const EntryHeader& header);
   bool plausible() const;

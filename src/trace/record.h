@@ -2,7 +2,8 @@
 // then entries one after the other, little-endian, each a multiple of 8 bytes. docs/formats.md shows
 // the same tables. Whoever changes a layout raises kFormatVersion.
 //
-//   TraceFileHeader | GroupEntry + members + name | CallRecord + PeerRecord * n | CallRecord ...
+//   TraceFileHeader | GroupEntry + members + name | [StepsEntry + StepRecord * n] CallRecord + PeerRecord * n
+//   | ...
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,8 @@ namespace collective_ops {
 static_assert(std::endian::native == std::endian::little, "trace files are little-endian");
 
 inline constexpr uint64_t kTraceMagic = 0x4543415254504f43;  // "COPTRACE"
-inline constexpr uint32_t kTraceFormatVersion = 1;
+inline constexpr uint32_t kTraceFormatVersion = 2;
+inline constexpr uint32_t kMergedFormatVersion = 1;  // of comm_trace.json
 inline constexpr uint16_t kNoPeer = 0xffff;
 inline constexpr int kMaxAlgorithmNames = 32;
 inline constexpr uint64_t kMaxWaitNs = (uint64_t{1} << 48) - 1;  // 78 hours; longer waits are cut to this
@@ -28,21 +30,22 @@ enum class TracePath : uint8_t { kNone, kInline, kStaged, kDirect, kRead };
 inline constexpr int kTracePathCount = 5;
 std::string_view name_of(TracePath path);  // "none", "inline", "staged", "direct", "read"
 
-enum class EntryKind : uint16_t { kCall = 1, kGroup = 2 };
+enum class EntryKind : uint16_t { kCall = 1, kGroup = 2, kSteps = 3 };
 
 // First 8 bytes of every entry. `bytes` counts the whole entry, this header included.
 struct EntryHeader {
   EntryKind kind = EntryKind::kCall;
-  uint16_t items = 0;  // peers of a call, members of a group
+  uint16_t items = 0;  // peers of a call, members of a group, steps
   uint32_t bytes = 0;
 };
 
 // One call of one rank. Times are CLOCK_MONOTONIC nanoseconds.
 struct CallRecord {
-  EntryHeader header;     // set by the recorder
-  uint64_t sequence = 0;  // of the call in its group, equal on all ranks; of send and recv of this rank's alone
-  uint32_t group = 0;     // 0: the world; others as given to define_group()
-  int32_t root = -1;      // world rank, -1 where the collective has none; of send and recv the tag
+  EntryHeader header;  // set by the recorder
+  uint64_t sequence =
+      0;               // of the call in its group, equal on all ranks; of send and recv of this rank's alone
+  uint32_t group = 0;  // 0: the world; others as given to define_group()
+  int32_t root = -1;   // world rank, -1 where the collective has none; of send and recv the tag
   Collective collective = Collective::kBarrier;
   DataType type = DataType::kUInt8;
   ReduceOp op = ReduceOp::kSum;  // meaningless where the collective does not reduce
@@ -72,6 +75,28 @@ struct PeerRecord {
   uint64_t moved_ns = 0;        // 0: not measured per peer; readers then split the call's by bytes
 };
 static_assert(sizeof(PeerRecord) == 32);
+
+// Steps of a plan: what the rank did, one after the other, in a call.
+enum class StepKind : uint8_t { kWait = 1, kCopy, kReduce, kSend, kReceive };
+inline constexpr int kStepKindCount = 6;
+inline constexpr uint64_t kMaxStepNs = (uint64_t{1} << 40) - 1;  // 18 minutes; longer steps are cut to this
+
+struct StepRecord {
+  int64_t begun_ns = 0;
+  uint64_t kind : 8 = 0;   // StepKind
+  uint64_t peer : 16 = 0;  // world rank; this rank's own: within its memory; kNoPeer: of several at once
+  uint64_t length_ns : 40 = 0;
+  uint64_t bytes = 0;  // moved to or from peers, or copied within this rank's memory
+};
+static_assert(sizeof(StepRecord) == 24);
+
+// Followed by `items` steps; stands before the call that they are of.
+struct StepsEntry {
+  EntryHeader header{EntryKind::kSteps, 0, 0};
+  uint64_t left_out = 0;  // steps behind these, for which there was no room
+};
+static_assert(sizeof(StepsEntry) == 16);
+inline constexpr size_t kMaxSteps = 4096;  // of a call
 
 // Followed by `items` uint32 world ranks and then `name_bytes` characters, padded to 8.
 struct GroupEntry {

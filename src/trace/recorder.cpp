@@ -171,7 +171,19 @@ void Recorder::define_group(uint32_t group, std::string_view name, std::span<con
   commit(entry.header.bytes);
 }
 
-void Recorder::record(const CallRecord& call, std::span<const PeerRecord> peers) {
+void Recorder::write_steps(const RecordedSteps& steps) {
+  StepsEntry entry;
+  entry.left_out = steps.left_out;
+  entry.header.items = static_cast<uint16_t>(steps.list.size());
+  entry.header.bytes = static_cast<uint32_t>(sizeof(entry) + steps.list.size_bytes());
+  std::byte* place = reserve(entry.header.bytes);
+  if (place == nullptr) return;
+  std::memcpy(place, &entry, sizeof(entry));
+  std::memcpy(place + sizeof(entry), steps.list.data(), steps.list.size_bytes());
+  commit(entry.header.bytes);
+}
+
+void Recorder::record(const CallRecord& call, std::span<const PeerRecord> peers, const RecordedSteps& steps) {
   peers = peers.first(std::min<size_t>(peers.size(), kNoPeer));
   CallRecord entry = call;
   entry.header = {EntryKind::kCall, static_cast<uint16_t>(peers.size()),
@@ -184,6 +196,7 @@ void Recorder::record(const CallRecord& call, std::span<const PeerRecord> peers)
     entry.longest_wait_ns = static_cast<int64_t>(peer.waited_ns);
   }
   const std::lock_guard lock(mutex_);
+  if (!steps.list.empty()) write_steps(steps);
   std::byte* place = reserve(entry.header.bytes);
   if (place == nullptr) {
     header_->lost_calls.fetch_add(1, std::memory_order_relaxed);

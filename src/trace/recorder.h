@@ -36,6 +36,12 @@ struct RecorderLimits {
   uint64_t max_bytes = uint64_t{4} << 30;   // of one rank's file; then recording stops with a warning
 };
 
+// Of a call's plan, at most kMaxSteps, and how many more it had.
+struct RecordedSteps {
+  std::span<const StepRecord> list;
+  uint64_t left_out = 0;
+};
+
 class Recorder {
  public:
   // Creates comm_trace.<job hash>.rank<k>.bin in `directory`, in place of an older one of that name.
@@ -52,7 +58,8 @@ class Recorder {
   void define_group(uint32_t group, std::string_view name, std::span<const int> ranks);
 
   // Writes one finished call. Peers with nothing to tell may be left out; at most 65535. Any thread.
-  void record(const CallRecord& call, std::span<const PeerRecord> peers = {});
+  void record(const CallRecord& call, std::span<const PeerRecord> peers = {},
+              const RecordedSteps& steps = {});
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t recorded_calls() const;
@@ -64,7 +71,8 @@ class Recorder {
   std::byte* reserve(uint64_t bytes);  // room for one entry, or null once recording has stopped
   bool grow(uint64_t bytes);
   bool populate(uint64_t bytes);
-  bool allocate(uint64_t end);  // file length at least `end`, with its blocks
+  void write_steps(const RecordedSteps& steps);  // holding the lock
+  bool allocate(uint64_t end);                   // file length at least `end`, with its blocks
   void commit(uint64_t bytes);
   void stop(ErrorCode code, std::string reason);
   void unmap_window();

@@ -159,7 +159,7 @@ void TimelineWriter::begin(const MergeSummary& summary, const std::vector<TraceG
   fmt::format_to(out,
                  "]}},\n\"displayTimeUnit\":\"ns\",\n\"baseTimeNanoseconds\":{},\n\"collective_ops\":"
                  "{{\"format\":{},\"job\":{},\"world_size\":{},\"missing_ranks\":[{}],\"ranks\":[",
-                 base_ns, kTraceFormatVersion, json_text(summary.job), summary.world_size,
+                 base_ns, kMergedFormatVersion, json_text(summary.job), summary.world_size,
                  fmt::join(summary.missing_ranks, ","));
   comma = "";
   for (const MergedRank& rank : summary.ranks) {

@@ -45,14 +45,23 @@ def record(
     }
 
 
-def record_delayed(directory: str, flags: Sequence[str], steps: int, late_rank: int, seconds: float) -> Any:
-    """One rank comes late to the first call of every step, by a known time on its own clock."""
+def record_delayed(
+    directory: str, flags: Sequence[str], steps: int, late_rank: int, seconds: float, how: str
+) -> Any:
+    """One rank comes late to the first call of every step, by a known time on its own clock: it computes
+    ("compute"), or stands still before the call ("call")."""
+    import torch
+
+    matrix = torch.ones(512, 512)
 
     def work(_step: int) -> None:
         if int(os.environ["RANK"]) == late_rank:
             end = time.monotonic() + seconds
             while (left := end - time.monotonic()) > 0:
-                time.sleep(left)
+                if how == "compute":
+                    torch.mm(matrix, matrix)
+                else:
+                    time.sleep(left)
 
     return record(directory, flags, steps, work)
 

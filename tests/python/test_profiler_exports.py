@@ -128,14 +128,14 @@ def test_list_shows_runs_ranks_and_steps(made: Path, tmp_path: Path, capsys: Any
     assert "no profile that collective-ops made" in capsys.readouterr().err
 
 
-def gathered(folder: str) -> Any:
+def gathered(folder: str, run: str = "") -> Any:
     """Each rank has its own folder, as on a host of its own."""
     import collective_ops
     from collective_ops.profiler import gather
 
     collective_ops.init_hccl()
     rank = collective_ops.rank()
-    return gather.in_job(Path(folder) / f"host{rank}", rank, collective_ops.world_size())
+    return gather.in_job(Path(folder) / f"host{rank}", rank, collective_ops.world_size(), run)
 
 
 def test_gather_brings_all_ranks_to_one_host_once(rank_pool: RankPool, made: Path, tmp_path: Path) -> None:
@@ -143,15 +143,56 @@ def test_gather_brings_all_ranks_to_one_host_once(rank_pool: RankPool, made: Pat
     shutil.copytree(made / "1", tmp_path / "host1" / "deep" / "er" / "1")
     first = rank_pool.run(gathered, 2, (str(tmp_path),))[0]
     assert first.ranks == (0, 1) and first.problems == () and first.files > 10
-    source, target = tmp_path / "host1" / "deep", tmp_path / "host0" / "deep"
+    # One layout, however deep the profiles lay on the other host.
+    source, target = tmp_path / "host1" / "deep" / "er" / "1", tmp_path / "host0" / "1"
     copied = sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file())
     assert copied == sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
     for name in copied:
         assert (target / name).read_bytes() == (source / name).read_bytes()
     (target / copied[0]).write_bytes(b"cut off")
+    (target / copied[1]).unlink()
     again = rank_pool.run(gathered, 2, (str(tmp_path),))[0]
-    assert again.files == 1 and (target / copied[0]).read_bytes() == (source / copied[0]).read_bytes()
+    assert again.files == 2 and again.kept == first.kept + first.files - 2
+    assert (target / copied[0]).read_bytes() == (source / copied[0]).read_bytes()
     assert analyze.cluster(tmp_path / "host0", "all", tmp_path / "out").data["missing_ranks"] == []
+
+
+def as_another_run(profiles: Path, run: str, started: str) -> None:
+    for path in profiles.rglob("profiler_info_*.json"):
+        info = json.loads(path.read_text())
+        info[runs.MARK] |= {"run": run, "started": started}
+        path.write_text(json.dumps(info))
+
+
+def test_gather_takes_one_run(rank_pool: RankPool, made: Path, tmp_path: Path, capsys: Any) -> None:
+    """Both hosts hold profiles of an older run, too: these are named and stay where they are."""
+    for host in (0, 1):
+        shutil.copytree(made / str(host), tmp_path / f"host{host}" / str(host))
+        shutil.copytree(made / str(host), tmp_path / f"host{host}" / "old" / str(host))
+        as_another_run(tmp_path / f"host{host}" / "old", "feed", "2020-01-01 00:00:00 UTC")
+    told = rank_pool.run(gathered, 2, (str(tmp_path),))[0]
+    assert told.ranks == (0, 1) and told.other_runs == ("feed",) and told.run != "feed"
+    found = runs.find_profiles(tmp_path / "host0")
+    assert sorted((p.run, p.rank) for p in found) == sorted([(told.run, 0), (told.run, 1), ("feed", 0)])
+    wanted = rank_pool.run(gathered, 2, (str(tmp_path), "feed"))[0]
+    assert wanted.run == "feed" and wanted.ranks == (0, 1) and wanted.files > 10
+    assert sorted(p.rank for p in runs.find_profiles(tmp_path / "host0" / "old")) == [0, 1]
+    command = ["profile", "gather", "-d", str(tmp_path / "host0"), "-o", str(tmp_path / "out")]
+    assert cli.main(command) == 0
+    assert "other runs were left alone: feed" in capsys.readouterr().out
+    assert {p.run for p in runs.find_profiles(tmp_path / "out")} == {told.run}
+    assert cli.main([*command, "--run", "beef"]) == 1
+    assert "no profile is of the run beef; there are" in capsys.readouterr().err
+
+
+def test_parsing_where_nothing_was_recorded_says_why(tmp_path: Path, alone: None, capsys: Any) -> None:
+    told = record(str(tmp_path), ["--profile-step-start", "5"], 3)
+    assert told["recorded"] == []
+    assert cli.main(["profile", "list", "-d", str(tmp_path)]) == 0
+    assert "none" in capsys.readouterr().out
+    assert cli.main(["profile", "parse", "-d", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "there is nothing to parse: no step was recorded" in said and "before step 5" in said
 
 
 def test_gather_alone_makes_one_layout(made: Path, tmp_path: Path, capsys: Any) -> None:

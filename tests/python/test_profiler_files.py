@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from collective_ops.profiler import ProfileConfig, profile, recorder, recording  # noqa: E402
-from collective_ops.profiler.model import Call  # noqa: E402
+from collective_ops.profiler import ProfileConfig, profile, recording  # noqa: E402
+from collective_ops.profiler.entries import Chunk, begun_before  # noqa: E402
+from collective_ops.profiler.model import group_hash  # noqa: E402
 from profiled_runs import events, names, ns, output, parts_by_sweep, record, spans, table  # noqa: E402
 
+GROUP = group_hash("collective_ops%0123_0")
 RANGE = ("--profile-step-start", "1", "--profile-step-end", "3")
 ALWAYS = {"step_trace_time.csv", "communication.json", "communication_matrix.json", "trace_view.json"}
 LEVEL_1 = ALWAYS | {"kernel_details.csv", "op_statistic.csv"}
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(recorder, "_ours", False)
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE", "1")
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE_DIR", str(tmp_path_factory.mktemp("trace")))
 
 
 def recorded(tmp_path: Path, *flags: str, steps: int = 4) -> Path:
@@ -263,27 +263,38 @@ def test_a_call_that_ends_after_its_step_is_not_lost(tmp_path: Path, monkeypatch
     """It began in step 1, and its record comes when step 2 has ended; one between the steps stays out."""
     begun: list[int] = []
 
+    about = {"job": "0123", "world_size": 1, "world": ["default_group", [0]], "algorithms": ["ring"]}
+
+    def entry(sequence: int, start: int, end: int) -> bytes:
+        head = struct.pack("<HHIQIiBBBBBBHQQ", 1, 0, 96, sequence, 0, -1, 1, 10, 0, 1, 0, 0, 0xFFFF, 4, 16)
+        return head + struct.pack("<qqqqqq", start, start, end, 0, 0, end - start)
+
     class Reader:
-        on, run, groups = True, "", {}  # noqa: RUF012
+        was_on = True
 
         def __init__(self, *_: Any) -> None:
-            self.reads = 0
+            self.data = [b""]
 
-        def read(self) -> list[Call]:
-            self.reads += 1
-            if self.reads != 2:  # the first ends step 1, the second precedes step 2
+        def take(self) -> list[Chunk]:
+            return [Chunk(about, self.data.pop())] if self.data else []
+
+        def skip(self, before: int = 0) -> list[Chunk]:
+            if len(begun) != 2:  # two calls end when step 1 has ended: before step 2 is recorded
                 return []
             now = time.monotonic_ns()
-            return [Call("allReduce", "", n, start, now) for n, start in ((7, begun[1]), (8, now - 1))]
+            both = entry(7, begun[1], now) + entry(8, now - 1, now)
+            return [Chunk(about, begun_before(both, before, {}))]
 
-        skip = retire = close = lambda self: None
+        start = close = lambda self: None
         lost = lambda self: 0  # noqa: E731
 
     monkeypatch.setattr(recording, "CallReader", Reader)
     told = record(str(tmp_path), RANGE, 4, lambda step: begun.append(time.monotonic_ns()))
     assert told["failure"] == ""
     content = json.loads(output(told["directory"], "communication.json").read_text())
-    assert [name for name in content["step1"]["collective"]][:-1] == ["hcom_allReduce__0_7_1@"]
+    assert [name for name in content["step1"]["collective"]][:-1] == [
+        f"hcom_allReduce__{GROUP[-3:]}_7_1@{GROUP}"
+    ]
     assert content["step2"]["collective"] == {}
     row = table(told["directory"], "step_trace_time.csv")[0]
     assert ns(row["Communication"]) > 0

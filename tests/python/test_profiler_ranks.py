@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ EXAMPLE = (
     "--profile-step-start 10 --profile-step-end 15 --profile-level level2 --profile-ranks 0,1 "
     "--profile-with-cpu --profile-with-memory"
 ).split()
+EXAMPLE_OF_ALL = "--profile-step-start 1 --profile-step-end 3 --profile-level level2".split()
 LATE_S = 0.3
 
 
@@ -138,6 +140,54 @@ def test_the_existing_tool_runs_over_them(example: Path, directories: list[Path]
                         assert times(ranks[str(rank)])[figure] == pytest.approx(ours[figure], abs=1e-9)
 
 
+# Of its recipes those whose data exist on CPUs, and a table that each makes.
+RECIPES = {
+    "cann_api_sum": "CannApiSum",
+    "compute_op_sum": "ComputeOpAllRankStats",
+    "hccl_sum": "HcclAllRankStats",
+    "free_analysis": "FreeAnalysis",
+    "communication_bottleneck": "CommunicationBottleneck",
+    "cluster_time_summary": "ClusterTimeSummary",
+    "communication_group_map": "CommunicationGroupMapping",
+    "communication_time_sum": "ClusterCommunicationTime",
+    "communication_matrix_sum": "ClusterCommunicationMatrix",
+}
+
+
+def copies(_step: int) -> None:
+    torch.ones(1000).clone()
+
+
+@pytest.fixture(scope="module")
+def databases(rank_pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("databases")
+    told = rank_pool.run(record, 2, (str(root), [*EXAMPLE, "--profile-export-type", "db"], 16, copies))
+    assert [one["recorded"] for one in told] == [[10, 11, 12, 13, 14]] * 2
+    return root
+
+
+@pytest.mark.skipif(not MSPROF.exists(), reason="no msprof-analyze in build/msprof: make test-msprof")
+@pytest.mark.parametrize("mode", RECIPES)
+def test_recipes_of_the_existing_tool_run(databases: Path, tmp_path: Path, mode: str) -> None:
+    command = [str(MSPROF), "cluster", "-m", mode, "-d", str(databases), "-o", str(tmp_path), "--force"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "[ERROR]" not in said, said[-3000:]
+    base = sqlite3.connect(tmp_path / "cluster_analysis_output" / "cluster_analysis.db")
+    (rows,) = base.execute(f"SELECT count(*) FROM {RECIPES[mode]}").fetchone()
+    assert rows > 0
+    if mode == "cluster_time_summary":
+        (memory,) = base.execute("SELECT min(memory) FROM ClusterTimeSummary").fetchone()
+        assert memory > 0
+        for rank in (0, 1):
+            own = sqlite3.connect(next((databases / str(rank)).rglob("analysis.db")))
+            columns = "computing, communication FROM StepTraceTime ORDER BY step"
+            theirs = "computation, communication FROM ClusterTimeSummary WHERE rank = ? ORDER BY step"
+            expected = own.execute(f"SELECT {columns}").fetchall()
+            found = base.execute(f"SELECT {theirs}", (rank,)).fetchall()
+            assert [pytest.approx(row) for row in expected] == found
+
+
 def test_only_the_selected_rank_records(rank_pool: RankPool, tmp_path: Path) -> None:
     flags = ["--profile-step-start", "1", "--profile-step-end", "2", "--profile-ranks", "1"]
     told = rank_pool.run(record, 2, (str(tmp_path), flags, 3))
@@ -145,12 +195,14 @@ def test_only_the_selected_rank_records(rank_pool: RankPool, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
-def test_a_late_rank_appears_as_the_waiting_of_the_other(rank_pool: RankPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["compute", "call"])
+def test_a_late_rank_appears_as_the_waiting_of_the_other(
+    rank_pool: RankPool, tmp_path: Path, how: str
+) -> None:
     flags = ["--profile-step-start", "1", "--profile-step-end", "9", "--profile-level", "level2"]
-    told = rank_pool.run(record_delayed, 2, (str(tmp_path), flags, 9, 1, LATE_S))
-    waits, own_waits, planes, truths = [], [], [], []
-    drawn = [span for span in spans(told[0]["directory"]) if span[1] == "Notify_Wait"]
-    assert {span[4]["dst rank"] for span in drawn} == {1}
+    told = rank_pool.run(record_delayed, 2, (str(tmp_path), flags, 9, 1, LATE_S, how))
+    waits, own_waits, drawn, truths = [], [], [], []
+    lanes = [span for span in spans(told[0]["directory"]) if span[0] == "HCCL"]
     for step in range(1, 9):
         name, first = next(iter(collectives(told[0]["directory"], step).items()))
         late = times(collectives(told[1]["directory"], step)[name])
@@ -158,15 +210,55 @@ def test_a_late_rank_appears_as_the_waiting_of_the_other(rank_pool: RankPool, tm
         truths.append((late["Start Timestamp(us)"] - values["Start Timestamp(us)"]) / 1e3)
         waits.append(values["Wait Time(ms)"])
         own_waits.append(late["Wait Time(ms)"])
-    begins = {span[2] for span in spans(told[0]["directory"]) if span[0] == "HCCL" and span[1][:4] == "hcom"}
-    planes = sorted((end - begin for _, _, begin, end, _ in drawn if begin in begins), reverse=True)[:8]
+        (call,) = [span for span in lanes if span[1] == name.split("@")[0]]
+        inside = [s for s in lanes if s[1] == "Notify_Wait" and call[2] <= s[2] and s[3] <= call[3]]
+        assert {span[4]["dst rank"] for span in inside} == {1}
+        drawn.append(sum(end - begin for _, _, begin, end, _ in inside) / 1e6)
     # Known: how late; measured by clocks: how much later than the other; by the communicator: the wait.
     assert statistics.median(waits) == pytest.approx(statistics.median(truths), rel=0.05)
     assert statistics.median(waits) == pytest.approx(LATE_S * 1e3, rel=0.05)
     assert statistics.median(own_waits) < 0.05 * LATE_S * 1e3
-    assert statistics.median(planes) / 1e6 == pytest.approx(statistics.median(waits), rel=0.01)
+    assert statistics.median(drawn) == pytest.approx(statistics.median(waits), rel=0.01)
     report = analyze.cluster(tmp_path)
     assert [slow["rank"] for slow in report.data["slow_ranks"]] == [1]
+    computing = [
+        statistics.median(ns(row["Computing"]) for row in table(one["directory"], "step_trace_time.csv"))
+        / 1e6
+        for one in told
+    ]
+    if how == "compute":
+        assert computing[1] - computing[0] > 0.5 * LATE_S * 1e3
+    else:
+        assert computing[1] < 0.5 * LATE_S * 1e3
+
+
+def test_the_steps_of_a_call_are_its_time(rank_pool: RankPool, tmp_path: Path) -> None:
+    """At level2: one after the other, inside of the call; waiting per peer, and moving per peer, are their
+    sums."""
+    told = rank_pool.run(record, 3, (str(tmp_path), EXAMPLE_OF_ALL, 3))
+    for rank, one in enumerate(told):
+        found = spans(one["directory"])
+        calls = [s for s in found if s[0] == "HCCL" and s[1].startswith("hcom_")]
+        steps = sorted((s for s in found if s[0] == "HCCL" and "step" in s[4]), key=lambda s: s[2])
+        assert len(calls) == 2 * 4
+        assert all(a[3] <= b[2] for a, b in zip(steps, steps[1:], strict=False))
+        for _, _, begin, end, arguments in calls:
+            mine = [s for s in steps if begin <= s[2] and s[3] <= end]
+            kinds = {s[4]["step"] for s in mine}
+            assert kinds & {"copy", "reduce", "receive"} and kinds <= {
+                "wait",
+                "copy",
+                "reduce",
+                "send",
+                "receive",
+            }
+            waited = sum(s[3] - s[2] for s in mine if s[4]["step"] == "wait")
+            # Those below 0.2 us are no steps; a step has besides what lies around its wait.
+            assert ns(arguments["waited(us)"]) <= waited + 200 * len(mine) + 1000
+            assert sum(s[3] - s[2] for s in mine) <= end - begin
+            assert {s[4]["dst rank"] for s in mine} - {"several", rank} <= {0, 1, 2} - {rank}
+            moved_of_others = sum(s[4]["size(Byte)"] for s in mine if s[4]["dst rank"] != rank)
+            assert moved_of_others > 0
 
 
 def with_process_group(directory: str, backend: str) -> Any:
@@ -217,33 +309,61 @@ def test_backends_of_torch_distributed(rank_pool: RankPool, tmp_path: Path, back
 
 
 def record_much(directory: str) -> Any:
-    """Many calls, of which few belong to the recorded steps; what the recorder's file takes on disk then."""
+    """Many calls in recorded steps, and between them; what the recorder's files take on disk then."""
     import argparse
 
     import collective_ops
+    from collective_ops import _core
     from collective_ops.profiler import add_profile_args, profile
 
     flags = ["--profile", "--profile-save-path", directory, "--profile-step-start", "3", "--profile-gather"]
+    flags += ["--profiling_steps", "80", "--profile-step-end", "100", "--profile-level", "level0"]
     args = add_profile_args(argparse.ArgumentParser()).parse_args(flags)
     collective_ops.init_hccl()
     values = torch.ones(4)
+    before = _core.recorded_files()
+    sizes = []
     with profile(args) as profiler:
         for _ in range(160):
             for _ in range(200):
                 collective_ops.allreduce(values)
             profiler.step()
-        (file,) = profiler._reader._own()
-        taken = os.fstat(file.descriptor).st_blocks * 512
-        shown = file.path.stat().st_size
-        found = file.committed(), taken, shown
-    return profiler.recorded, profiler.failure, len(collectives(profiler.directory, 4)), found
+            if files := _core.recorded_files():
+                written = int.from_bytes(Path(files[0]).read_bytes()[64:72], "little")
+                sizes.append((written, os.stat(files[0]).st_blocks * 512, files[0]))
+    left = _core.recorded_files(), Path(sizes[-1][2]).exists()
+    return profiler.recorded, profiler.failure, len(collectives(profiler.directory, 3)), before, sizes, left
 
 
-def test_the_recorders_own_file_stays_small(rank_pool: RankPool, tmp_path: Path) -> None:
-    for recorded, failure, calls, (committed, taken, shown) in rank_pool.run(
-        record_much, 2, (str(tmp_path),)
-    ):
-        assert (recorded, failure, calls) == ([3, 4], "", 200)
-        assert committed >= 160 * 200 * 128  # one call with one peer each; gathering adds its messages
-        assert taken < committed // 2 + (2 << 20)  # given back but for what lies behind the last look
-        assert shown == 4096  # what is merged when the ranks leave: nothing
+def test_calls_are_recorded_in_the_range_alone_and_little_is_held(
+    rank_pool: RankPool, tmp_path: Path
+) -> None:
+    ranks = rank_pool.run(record_much, 2, (str(tmp_path),))
+    for recorded, failure, calls, before, sizes, left in ranks:
+        assert (recorded, failure, calls) == ([3, 83], "", 200)
+        assert before == [] and left == ([], False)  # off outside of the range, and nothing stays
+        assert len(sizes) == 97  # from the third step's end until the range is over
+        written, taken, _ = sizes[-1]
+        assert written >= 90 * 200 * 128
+        assert taken < written // 2 + (2 << 20)  # given back as it is taken
+
+
+def other_run_records(directory: str, trace: str) -> Any:
+    """COLLECTIVE_OPS_TRACE records all; the profile takes its steps out of that, and leaves it whole."""
+    os.environ["COLLECTIVE_OPS_TRACE"] = "1"
+    os.environ["COLLECTIVE_OPS_TRACE_DIR"] = trace
+    import collective_ops
+
+    told = record(directory, ["--profile-step-start", "1", "--profile-step-end", "3"], 5)
+    collective_ops.finalize()
+    return told
+
+
+def test_a_trace_of_the_whole_job_is_left_whole(rank_pool: RankPool, tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    told = rank_pool.run(other_run_records, 2, (str(tmp_path / "p"), str(tmp_path / "trace")))
+    for one in told:
+        assert one["failure"] == "" and [len(collectives(one["directory"], n)) for n in (1, 2)] == [4, 4]
+    trace = json.loads((tmp_path / "trace" / "comm_trace.json").read_text())
+    calls = [e for e in trace["traceEvents"] if e.get("cat") == "collective"]
+    assert len(calls) == 2 * 5 * 4

@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from . import recorder
-
 LEVELS = ("level0", "level1", "level2")
 EXPORT_TYPES = ("text", "db")
 ALL_RANKS = -1
@@ -108,14 +106,10 @@ def parse_switch(value: str | bool | None) -> bool:
 
 
 class _Switch(argparse.Action):
-    """Switches profiling on. The recorder of our calls has to be on before the ranks join, so it is
-    switched on while the flags are read, where the value says so."""
+    """Switches profiling on, alone or with a value."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, *_option: Any) -> None:
-        on = True if value is None or value == [] else value
-        setattr(namespace, self.dest, on)
-        if on:
-            recorder.switch_on()
+        setattr(namespace, self.dest, True if value is None or value == [] else value)
 
 
 def _checked(parse: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from . import gather, outputs, runs
+from . import alignment, gather, outputs, runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     brought.add_argument(
         "-o", "--output", type=Path, metavar="OUT", help="alone: copy there, as RANK/PROFILE"
     )
+    brought.add_argument("--run", default="", metavar="ID", help="which run's (default: the last one)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +69,10 @@ def _list(options: argparse.Namespace) -> int:
 
 def _parse(options: argparse.Namespace) -> int:
     code = 0
-    for profile in _found(options.directory):
+    found = _found(options.directory)
+    for line in alignment.align(found)[1]:
+        print(line)
+    for profile in found:
         try:
             problems = outputs.write(profile.path)
         except ValueError as error:
@@ -88,22 +93,35 @@ def _gather(options: argparse.Namespace) -> int:
 
         collective_ops.init_hccl()
         options.directory.mkdir(parents=True, exist_ok=True)
-        got = gather.in_job(options.directory, collective_ops.rank(), world)
+        got = gather.in_job(options.directory, collective_ops.rank(), world, options.run)
         collective_ops.finalize()
         if got is None:
             return 0
         print(
-            f"profiles of ranks {', '.join(map(str, got.ranks)) or 'none'} in {options.directory}: "
+            f"run {got.run}: profiles of ranks {', '.join(map(str, got.ranks)) or 'none'} "
+            f"in {options.directory}: "
             f"{got.files} files came ({got.bytes / 1e6:.1f} MB), {got.kept} were there"
         )
+        _tell_of_others(got.other_runs)
+        for line in got.clocks:
+            print(line)
         for problem in got.problems:
             print(problem, file=sys.stderr)
         return 1 if got.problems else 0
     target = options.output or options.directory
-    found = gather.flatten(options.directory, target)
-    if not found:
-        raise ValueError(f"below {options.directory} lies no profile that collective-ops made")
+    try:
+        found, others = gather.flatten(options.directory, target, options.run)
+    except ValueError as error:
+        raise ValueError(f"below {options.directory}: {error}") from None
     ranks = sorted({profile.rank for profile in found})
     worlds = {runs.info_of(p.path).get(runs.MARK, {}).get("world_size", 0) for p in found}
-    print(f"profiles of ranks {', '.join(map(str, ranks))} of {max(worlds)} in {target}")
+    print(f"run {found[0].run}: profiles of ranks {', '.join(map(str, ranks))} of {max(worlds)} in {target}")
+    _tell_of_others(others)
+    for line in gather.align(target, found[0].run):
+        print(line)
     return 0
+
+
+def _tell_of_others(others: Iterable[str]) -> None:
+    if others:
+        print(f"profiles of other runs were left alone: {', '.join(others)}; --run takes one of these")

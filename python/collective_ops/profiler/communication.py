@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .model import Call, Peer, RankData, Step
+from .model import Call, Peer, PlanStep, RankData, Step
 
 _LINKS = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 # From which size a packet counts as large. Where the Ascend profiler draws the line is not known; what it
@@ -37,6 +37,26 @@ def waits(call: Call) -> tuple[int, int, int, int]:
     if call.waited is None:
         return length, 0, 0, 0
     return call.moved, call.waited, call.longest_wait, length - call.moved - call.waited
+
+
+# How the Ascend profiler calls what a plan's step does.
+TASKS = {"wait": "Notify_Wait", "reduce": "Reduce_Inline"}
+TASKS |= dict.fromkeys(("copy", "send", "receive"), "Memcpy")
+
+
+def tasks_of(call: Call) -> list[PlanStep]:
+    """What the rank did in the call. Where the steps of its plan were not recorded: for each peer its waiting
+    and its moving, whose order is not known; the wait comes first."""
+    if call.steps:
+        return call.steps
+    tasks = []
+    move = "reduce" if "educe" in call.kind else "copy"
+    for peer in call.peers:
+        wait_end = min(call.start + peer.waited, call.end)
+        move_end = min(wait_end + peer.moved, call.end)
+        tasks.append(PlanStep("wait", peer.rank, call.start, wait_end - call.start, 0))
+        tasks.append(PlanStep(move, peer.rank, wait_end, move_end - wait_end, peer.read + peer.written))
+    return [task for task in tasks if task.length > 0]
 
 
 def _time_info(start: str, parts: tuple[int, int, int, int], elapse: int) -> dict[str, Any]:

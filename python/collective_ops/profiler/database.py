@@ -139,6 +139,7 @@ class _Profiler:
             self.content["STEP_TIME"].append((step.number, step.begin, step.end))
             if self.data.level >= 1:
                 self._kernels(step)
+                self._copies(step)
             for call in step.own_calls():
                 self._call(call)
             if self.data.on("with_cpu"):
@@ -190,6 +191,14 @@ class _Profiler:
                 none, self.text(types), self.text(tables.shapes(operator) or "N/A"), *[none] * 4,
             ))  # fmt: skip
 
+    def _copies(self, step: Step) -> None:
+        """Copies of memory, as tasks beside the kernels that they are in: some recipes look for these."""
+        for operator in step.operators:
+            if operator.name == "aten::copy_":
+                connection = self._launch(operator.start, operator.start, 10000, operator.tid, operator.name)
+                stream = self.streams[operator.tid]
+                self._task(operator.start, operator.end, "MEMCPY_ASYNC", stream, connection)
+
     def _call(self, call: Call) -> None:
         self.operations += 1
         group = self.data.groups.get(call.group)
@@ -203,21 +212,15 @@ class _Profiler:
             self.text(call.algorithm or "NA"), call.count, self.text(f"hcom_{call.kind}_"), self.device,
         ))  # fmt: skip
         local = group.local if group else (lambda rank: rank)
-        for peer in call.peers:
-            transport, link = _LINK_OF[self.data.transport(peer.rank)]
-            wait_end = min(call.start + peer.waited, call.end)
-            spans = [("Notify Wait", "Notify_Wait", call.start, wait_end, 0)]
-            size = peer.read + peer.written
-            kind = "Reduce_Inline" if "educe" in call.kind else "Memcpy"
-            spans.append(("SDMA", kind, wait_end, min(wait_end + peer.moved, call.end), size))
-            for task_kind, info_kind, start, end, carried in spans:
-                if end <= start:
-                    continue
-                task = self._task(start, end, task_kind, len(self.streams), connection)
-                self.content["COMMUNICATION_TASK_INFO"].append((
-                    name, task, self.text(info_kind), local(peer.rank), group_id, _NONE, 65534,
-                    local(self.data.rank), local(peer.rank), transport, carried, dtype, link, self.operations,
-                ))  # fmt: skip
+        for part in communication.tasks_of(call):
+            peer = part.peer if part.peer >= 0 else self.data.rank
+            transport, link = _LINK_OF[self.data.transport(peer)]
+            kind = "Notify Wait" if part.kind == "wait" else "SDMA"
+            task = self._task(part.start, part.start + part.length, kind, len(self.streams), connection)
+            self.content["COMMUNICATION_TASK_INFO"].append((
+                name, task, self.text(communication.TASKS[part.kind]), local(peer), group_id, _NONE, 65534,
+                local(self.data.rank), local(peer), transport, part.bytes, dtype, link, self.operations,
+            ))  # fmt: skip
 
     def _host(self, step: Step) -> None:
         lists, starts = tables.by_thread(step.functions)

@@ -1,8 +1,9 @@
-"""All ranks' profiles on one host, over the job's own communicator.
+"""All ranks' profiles of one run on one host, over the job's own communicator.
 
-Every rank tells rank 0 which files it has (name, size, SHA-256); rank 0 asks for those that it lacks or has
-otherwise, checks what comes, and only then gives it its name. Where ranks share a file system, or an earlier
-attempt was cut off, what is there already is not sent again.
+Every rank tells rank 0 which runs it has profiles of; rank 0 says which one is wanted. Then every rank tells
+which files it has of that (name, size, SHA-256); rank 0 asks for those that it lacks or has otherwise, checks
+what comes, and only then gives it its name. Where ranks share a file system, or an earlier attempt was cut
+off, what is there already is not sent again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from . import runs
+from . import alignment, outputs, runs
 
 _CHUNK = 4 << 20
 
@@ -31,6 +32,9 @@ class Gathered:
     kept: int  # that were there already
     ranks: tuple[int, ...]  # whose profiles lie there
     problems: tuple[str, ...]
+    run: str = ""
+    other_runs: tuple[str, ...] = ()  # of which profiles lie there too, and were left alone
+    clocks: tuple[str, ...] = ()  # of other hosts: how they were aligned
 
 
 class Wire:
@@ -65,24 +69,98 @@ class Wire:
         return bytes(data)
 
 
-def in_job(root: Path, rank: int, world_size: int) -> Gathered | None:
-    """Called by all ranks of a job; on rank 0 `root` has all their profiles then. None on the others."""
-    own = _manifest(root, rank)
+def in_job(root: Path, rank: int, world_size: int, run: str = "") -> Gathered | None:
+    """Called by all ranks of a job; on rank 0 `root` has all their profiles of `run` then (default: of the
+    run that began last). None on the others. Raises ValueError on rank 0, once all have been told: nobody has
+    that run."""
+    found = runs.find_profiles(root, depth=8)
+    known = {profile.run: profile.started for profile in found}
     if world_size == 1:
-        return Gathered(0, 0, len(own), (rank,) if own else (), ())
+        chosen = choose_run(known, run)
+        files = sum(len(_files(p)) for p in found if p.run == chosen)
+        ranks = tuple(sorted({p.rank for p in found if p.run == chosen}))
+        return Gathered(0, 0, files, ranks, (), chosen, tuple(sorted(known.keys() - {chosen})))
     wire = Wire()
     if rank != 0:
-        wire.send(json.dumps(own).encode(), 0)
-        for name in json.loads(wire.recv(0)):
-            for chunk in _chunks(_below(root, name)):
-                wire.send(chunk, 0)
-            wire.send(b"", 0)
+        wire.send(json.dumps(known).encode(), 0)
+        chosen = wire.recv(0).decode()
+        _offer(wire, [p for p in found if p.run == chosen and p.rank == rank])
         return None
-    total = _Total(len(own), {0} if own else set())
     for source in range(1, world_size):
-        _take(wire, root, source, total)
+        known.update(json.loads(wire.recv(source)))
+    chosen, problem = "", ""
+    try:
+        chosen = choose_run(known, run)
+    except ValueError as error:  # told when the others do not wait any more
+        problem = str(error)
+    for source in range(1, world_size):
+        wire.send(chosen.encode(), source)
+    here = [profile for profile in found if profile.run == chosen]
+    own = [profile for profile in here if profile.rank == 0]
+    total = _Total(sum(len(_files(p)) for p in own), {0} if own else set())
+    for source in range(1, world_size):
+        _take(wire, _Places(root, here), source, total)
     total.done()
-    return Gathered(total.files, total.bytes, total.kept, tuple(sorted(total.ranks)), tuple(total.problems))
+    if problem:
+        raise ValueError(f"profile gather: {problem}")
+    return Gathered(
+        files=total.files,
+        bytes=total.bytes,
+        kept=total.kept,
+        ranks=tuple(sorted(total.ranks)),
+        problems=tuple(total.problems),
+        run=chosen,
+        other_runs=tuple(sorted(known.keys() - {chosen})),
+        clocks=tuple(align(root, chosen)),
+    )
+
+
+def align(root: Path, run: str) -> list[str]:
+    """The profiles of a run, once all are here, onto one clock. Returns what is to be told."""
+    changed, told = alignment.align(p for p in runs.find_profiles(root, depth=8) if p.run == run)
+    for profile in changed:
+        try:
+            outputs.write(profile.path)
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+def choose_run(known: dict[str, str], wanted: str) -> str:
+    """Of the runs with the times of their start. Raises ValueError: there are none, or not the wanted one."""
+    if not known:
+        raise ValueError("no rank has a profile that collective-ops made")
+    if not wanted:
+        return max(known, key=lambda run: (known[run], run))
+    if wanted not in known:
+        raise ValueError(f"no profile is of the run {wanted}; there are {', '.join(sorted(known))}")
+    return wanted
+
+
+def _offer(wire: Wire, mine: list[runs.Found]) -> None:
+    """Tells rank 0 what there is, and sends what it asks for."""
+    files = {f"{p.path.name}/{name}": path for p in mine for name, path in _files(p)}
+    told = [(name, path.stat().st_size, _digest(path)) for name, path in files.items()]
+    wire.send(json.dumps(told).encode(), 0)
+    for name in json.loads(wire.recv(0)):
+        for chunk in _chunks(files[name]):
+            wire.send(chunk, 0)
+        wire.send(b"", 0)
+
+
+class _Places:
+    """Where rank 0 puts a profile of another rank: where it has it already, at whatever depth; else beside
+    the others of this run, as RANK/PROFILE."""
+
+    def __init__(self, root: Path, here: list[runs.Found]) -> None:
+        self._known = {(p.rank, p.path.name): p.path for p in here}
+        beside = [p.path.parent.parent for p in here if p.path.parent.name == str(p.rank)]
+        self._base = beside[0] if beside else root
+
+    def of(self, rank: int, name: str) -> Path:
+        profile, _, rest = name.partition("/")
+        folder = self._known.get((rank, profile), self._base / str(rank) / profile)
+        return _below(folder, rest)
 
 
 @dataclass
@@ -107,12 +185,12 @@ class _Total:
             print(file=sys.stderr)
 
 
-def _take(wire: Wire, root: Path, source: int, total: _Total) -> None:
+def _take(wire: Wire, places: _Places, source: int, total: _Total) -> None:
     """One rank's files, those first that can be checked."""
     told = json.loads(wire.recv(source))
     wanted = []
     for name, size, digest in told:
-        path = _below(root, name)
+        path = places.of(source, name)
         if path.is_file() and path.stat().st_size == size and _digest(path) == digest:
             total.kept += 1
         else:
@@ -122,7 +200,7 @@ def _take(wire: Wire, root: Path, source: int, total: _Total) -> None:
     wire.send(json.dumps([name for name, _, _ in wanted]).encode(), source)
     done, whole = 0, sum(size for _, size, _ in wanted)
     for name, size, digest in wanted:
-        problem = _receive(wire, _below(root, name), source, digest)
+        problem = _receive(wire, places.of(source, name), source, digest)
         if problem:
             total.problems.append(f"rank {source}: {name}: {problem}")
         else:
@@ -158,17 +236,13 @@ def _receive(wire: Wire, path: Path, source: int, digest: str) -> str:
     return problem
 
 
-def _manifest(root: Path, rank: int) -> list[tuple[str, int, str]]:
-    """(name below the root, size, digest) of this rank's own profiles, wherever below `root` they lie."""
-    files = []
-    for profile in runs.find_profiles(root):
-        if profile.rank != rank:
-            continue
-        for path in sorted(profile.path.rglob("*")):
-            if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
-                name = PurePosixPath(path.relative_to(root).as_posix())
-                files.append((str(name), path.stat().st_size, _digest(path)))
-    return files
+def _files(profile: runs.Found) -> list[tuple[str, Path]]:
+    """(name below the profile, path) of what belongs to it."""
+    return [
+        (path.relative_to(profile.path).as_posix(), path)
+        for path in sorted(profile.path.rglob("*"))
+        if path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+    ]
 
 
 def _below(root: Path, name: str) -> Path:
@@ -195,11 +269,15 @@ def _digest(path: Path) -> str:
     return check.hexdigest()
 
 
-def flatten(root: Path, output: Path) -> list[runs.Found]:
-    """Copies the profiles that lie below `root`, at any depth, to `output`/<rank>/<name>: one layout for all.
-    What is there already, whole, stays. Returns the profiles found. Raises OSError."""
+def flatten(root: Path, output: Path, run: str = "") -> tuple[list[runs.Found], list[str]]:
+    """Copies the profiles of one run that lie below `root`, at any depth, to `output`/<rank>/<name>: one
+    layout for all. `run` "": the one that began last. What is there already, whole, stays. Returns the
+    profiles, and the runs that were left alone. Raises OSError, ValueError."""
     found = runs.find_profiles(root, depth=8)
-    for profile in found:
+    known = {profile.run: profile.started for profile in found}
+    chosen = choose_run(known, run)
+    mine = [profile for profile in found if profile.run == chosen]
+    for profile in mine:
         target = output / str(profile.rank) / profile.path.name
         if target.resolve() == profile.path.resolve() or runs.info_of(target):
             continue
@@ -207,4 +285,4 @@ def flatten(root: Path, output: Path) -> list[runs.Found]:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(profile.path, beside)
         os.replace(beside, target)
-    return found
+    return mine, sorted(known.keys() - {chosen})

@@ -45,6 +45,20 @@ class Peer:
     moved: int = 0  # ns
 
 
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One thing that a rank did in a call, one after the other."""
+
+    kind: str  # wait, copy, reduce, send, receive
+    peer: int  # of the world; the rank itself: within its own memory; -1: several at once
+    start: int
+    length: int
+    bytes: int
+
+    def moved_to(self, start: int) -> PlanStep:
+        return PlanStep(self.kind, self.peer, start, self.length, self.bytes)
+
+
 @dataclass
 class Call:
     """One collective, or one message."""
@@ -64,6 +78,7 @@ class Call:
     waited: int | None = None  # None: nobody measured it
     longest_wait: int = 0
     peers: list[Peer] = field(default_factory=list)
+    steps: list[PlanStep] = field(default_factory=list)  # level2
 
     @property
     def point_to_point(self) -> bool:
@@ -109,6 +124,8 @@ class Step:
     begin: int
     end: int
     operators: list[Operator] = field(default_factory=list)
+    # (thread, begin, end, issues communication) of outermost operators, where their names are not recorded.
+    activity: list[tuple[int, int, int, int]] = field(default_factory=list)
     functions: list[Operator] = field(default_factory=list)  # of Python, with stacks
     annotations: list[Operator] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
@@ -133,6 +150,7 @@ class RankData:
     local_world_size: int = 0
     options: dict[str, Any] = field(default_factory=dict)  # of ProfileConfig
     pid: int = 0
+    host: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property

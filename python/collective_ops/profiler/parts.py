@@ -63,6 +63,8 @@ def kernels_of(step: Step) -> list[Kernel]:
 
 
 def _kernels_of(step: Step) -> list[Kernel]:
+    if step.activity:
+        return _kernels_of_activity(step)
     cuts: dict[int, list[Interval]] = {}
     for operator in step.operators:
         if issues_communication(operator.name):
@@ -76,6 +78,18 @@ def _kernels_of(step: Step) -> list[Kernel]:
         inside = clip(merged.get(operator.tid, ()), operator.start, operator.end)
         for begin, end in subtract(whole, inside) if inside else whole:
             kernels.append(Kernel(kernel_name(operator), begin, end, operator.tid, index))
+    return sorted(kernels, key=lambda kernel: (kernel.start, kernel.end))
+
+
+def _kernels_of_activity(step: Step) -> list[Kernel]:
+    """Of outermost operators without names."""
+    threads = {row[0] for row in step.activity}
+    kernels = []
+    for thread in threads:
+        rows = [row for row in step.activity if row[0] == thread]
+        busy = union((begin, end) for _, begin, end, kind in rows if kind == 0)
+        cuts = union((begin, end) for _, begin, end, kind in rows if kind == 1)
+        kernels += [Kernel("", begin, end, thread, -1) for begin, end in subtract(busy, cuts)]
     return sorted(kernels, key=lambda kernel: (kernel.start, kernel.end))
 
 

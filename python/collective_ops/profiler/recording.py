@@ -10,14 +10,15 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import about, rawdata, runs
+from . import about, rawdata, recorder, runs
 from .arguments import ProfileConfig, check_ranks, check_writable, config_of
-from .model import Call
+from .entries import Chunk
 from .recorder import CallReader
 
 _log = logging.getLogger("collective_ops.profiler")
@@ -79,11 +80,11 @@ class Profiler:
         self._worker_name, self._distributed_args = worker_name, dict(distributed_args or {})
         self._active = config.enable_profiling and config.selects(rank)
         self._reader: CallReader | None = None
-        self._window: _Window | None = None
+        self._window: _TorchWindow | _ActivityWindow | None = None
         self._run = ""
         self._bytes = self._largest = 0
-        self._late: list[Call] = []  # of recorded steps, that ended after them
-        self._last_end = 0  # of the last recorded step, real time in ns
+        self._late: list[Chunk] = []  # calls of recorded steps that ended after them
+        self._last_end = 0  # of the last recorded step, monotonic ns
         self._finished = False
 
     def __enter__(self) -> Profiler:
@@ -116,7 +117,7 @@ class Profiler:
             self._guarded("beginning a step", self._begin_window)
             return
         if self._reader is not None and self.current_step % _SKIP_EVERY == 0:
-            self._guarded("following the recorder", self._follow)
+            self._guarded("following the recorder", self._pass_over)
 
     def _guarded(self, doing: str, action: Callable[[], None]) -> None:
         """Training goes on, whatever the profile runs into; the first reason is told."""
@@ -137,16 +138,14 @@ class Profiler:
                     self._drop_window()
 
     def _start(self) -> None:
-        self._reader = CallReader(_process_groups())
-        self._reader.skip()
+        self._run = runs.run_id(recorder.run_of_job())
         if not self._active:
             return
-        self._run = runs.run_id(self._reader.run if self._reader.on else "")
         root = self._save_path()
         self.directory = root / str(self.rank) / runs.directory_name(self._worker_name)
         (self.directory / runs.RAW).mkdir(parents=True)
         self._write_about()
-        _warm_up(self.config)
+        _warm_up(_window_of(self.config))
         if self.config.records(self.current_step):
             self._begin_window()
 
@@ -195,27 +194,29 @@ class Profiler:
                 self.config.max_size / 1e6,
             )
             return
-        self._follow()
-        self._window = _Window(self.config, self.current_step)
+        if self._reader is None:
+            self._reader = CallReader(self.config.level == "level2", _process_groups())
+            self._reader.start()
+            self._write_about()
+        self._pass_over()
+        self._window = _window_of(self.config)(self.config, self.current_step)
 
-    def _follow(self) -> None:
+    def _pass_over(self) -> None:
         """Passes over calls between recorded steps, but for those that began in one."""
-        assert self._reader is not None
-        if self._last_end and not self._finished:
-            self._late += [call for call in _in_real_time(self._reader.read()) if call.start < self._last_end]
-        else:
-            self._reader.skip()
+        if self._reader is not None:
+            self._late += self._reader.skip(self._last_end)
 
     def _end_window(self) -> None:
         window, self._window = self._window, None
         assert window is not None and self.directory is not None and self._reader is not None
-        path = rawdata.trace_file(self.directory, window.step)
-        window.close(path)
-        calls = _in_real_time(self._reader.read())
-        record = {"step": window.step, "resident": window.resident, "groups": self._groups()}
-        size = rawdata.write_flush(self.directory, str(window.step), record, calls) + path.stat().st_size
+        record, size = window.close(self.directory)
+        self._last_end = time.monotonic_ns()
+        record |= {"step": window.step, "offset": clock_offset()}
+        size += rawdata.write_flush(
+            self.directory, str(window.step), record, self._late + self._reader.take()
+        )
+        self._late = []
         self.recorded.append(window.step)
-        self._last_end = window.resident[-1][0]
         self._bytes += size
         self._largest = max(self._largest, size)
         self._warn_of_size(size)
@@ -246,17 +247,18 @@ class Profiler:
         if self._finished:
             return
         self._finished = True
-        if self._reader is not None and self.directory is not None:
-            self._late += _in_real_time(self._reader.read())
-            rawdata.write_flush(self.directory, "late", {"groups": self._groups()}, self._late)
-            lost = self._reader.lost()
-            if lost:
-                _log.warning("rank %d: profile: the recorder had no room for %d calls", self.rank, lost)
-        if self._reader is not None:
-            self._reader.retire()
+        reader, self._reader = self._reader, None
+        if reader is not None and self.directory is not None:
+            try:
+                late = self._late + reader.take()
+                rawdata.write_flush(self.directory, "late", {"offset": clock_offset()}, late)
+                if lost := reader.lost():
+                    _log.warning("rank %d: profile: the recorder had no room for %d calls", self.rank, lost)
+            finally:
+                reader.close()
         if self.directory is not None:
             self._active = False
-            self._write_about()
+            self._write_about(reader is not None and reader.was_on)
             self._tell_of_missing_steps()
             if self.recorded:
                 from . import outputs
@@ -265,7 +267,7 @@ class Profiler:
         if self.config.gather:
             from . import gather
 
-            gather.in_job(Path(self.config.profiling_dir), self.rank, self.world_size)
+            gather.in_job(Path(self.config.profiling_dir), self.rank, self.world_size, self._run)
 
     def _tell_of_missing_steps(self) -> None:
         config, last = self.config, self.current_step - 1
@@ -285,52 +287,91 @@ class Profiler:
                 self.rank, ending, config.step_end, self.recorded[0], self.recorded[-1],
             )  # fmt: skip
 
-    def _groups(self) -> list[dict[str, Any]]:
-        assert self._reader is not None
-        return [
-            {"id": group.id, "name": group.name, "ranks": list(group.ranks)}
-            for group in self._reader.groups.values()
-        ]
-
-    def _write_about(self) -> None:
-        assert self.directory is not None and self._reader is not None
+    def _write_about(self, recorder_on: bool | None = None) -> None:
+        assert self.directory is not None
         path = self.directory / f"profiler_info_{self.rank}.json"
-        content = about.info(
-            self.config, self.rank, self.world_size, self._run, self._reader.on, self.recorded
-        )
+        if recorder_on is None:
+            recorder_on = self._reader is not None and self._reader.was_on
+        content = about.info(self.config, self.rank, self.world_size, self._run, recorder_on, self.recorded)
         before = runs.info_of(self.directory)
         if before:  # when and how it began stays
             content["start_info"] = before["start_info"]
             content[runs.MARK]["started"] = before[runs.MARK]["started"]
         runs.write_whole(path, json.dumps(content, indent=1))
-        metadata = about.metadata(
-            self._reader.groups.values(), self._distributed_args, self.rank, self.world_size
-        )
+        metadata = about.metadata((), self._distributed_args, self.rank, self.world_size)
         runs.write_whole(self.directory / "profiler_metadata.json", json.dumps(metadata, indent=1))
 
 
-class _Window:
+class _TorchWindow:
     """One step of torch.profiler, from its construction to `close`."""
 
     def __init__(self, config: ProfileConfig, step: int) -> None:
         from torch.profiler import record_function
 
         self.step = step
-        self.resident: list[tuple[int, int]] = [_resident()]
+        self._resident = [_resident()]
         self._profiler = _torch_profiler(config)
         self._profiler.start()
         self._mark = record_function(f"ProfilerStep#{step}")
         self._mark.__enter__()
 
-    def close(self, path: Path | None) -> None:
-        """Ends it; the trace goes to `path`, or nowhere."""
+    def close(self, directory: Path | None) -> tuple[dict[str, Any], int]:
+        """Ends it; the trace goes to `directory`, or nowhere. What is known besides; bytes written."""
         self._mark.__exit__(None, None, None)
         self._profiler.stop()
-        self.resident.append(_resident())
-        if path is not None:
-            beside = path.with_name(f".{path.name}.{os.getpid()}.json")
-            self._profiler.export_chrome_trace(str(beside))
-            os.replace(beside, path)
+        if directory is None:
+            return {}, 0
+        path = rawdata.trace_file(directory, self.step)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.json")
+        self._profiler.export_chrome_trace(str(beside))
+        os.replace(beside, path)
+        return {"resident": [*self._resident, _resident()]}, path.stat().st_size
+
+
+class _ActivityWindow:
+    """One step of which only is known when threads were in operators: a hundredth of torch.profiler's
+    cost."""
+
+    def __init__(self, _config: ProfileConfig, step: int) -> None:
+        self.step = step
+        self._native = _activity()
+        self._begin = time.time_ns()
+        self._native.start_activity()
+
+    def close(self, directory: Path | None) -> tuple[dict[str, Any], int]:
+        rows = self._native.stop_activity()
+        window = self._begin, time.time_ns()
+        if directory is not None:
+            runs.write_whole(rawdata.activity_file(directory, self.step), rows)
+        return {"window": window}, len(rows)
+
+
+def _activity() -> Any:
+    """The module of the PyTorch backend; None where it is not built or does not fit."""
+    try:
+        import collective_ops_torch
+
+        native = collective_ops_torch._load()._torch
+    except ImportError:
+        return None
+    return native if hasattr(native, "start_activity") else None
+
+
+def _window_of(config: ProfileConfig) -> type[_TorchWindow] | type[_ActivityWindow]:
+    """At level0 nothing needs names of operators, and calls of our own backend need no ranges either."""
+    needs_operators = config.level != "level0" or config.with_cpu or config.with_stack or config.with_memory
+    if needs_operators or _other_backends() or _activity() is None:
+        return _TorchWindow
+    return _ActivityWindow
+
+
+def _other_backends() -> bool:
+    """Whether torch.distributed has groups whose calls only torch.profiler sees."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return False
+    names = dist.distributed_c10d._world.pg_map.values()
+    return any("collective_ops" not in str(backend) for backend, _store in names)
 
 
 def _torch_profiler(config: ProfileConfig) -> Any:
@@ -345,22 +386,9 @@ def _torch_profiler(config: ProfileConfig) -> Any:
     )
 
 
-def _warm_up(config: ProfileConfig) -> None:
+def _warm_up(window: type[_TorchWindow] | type[_ActivityWindow]) -> None:
     """The first window of a process takes seconds to begin; not within a step."""
-    profiler = _torch_profiler(config)
-    profiler.start()
-    profiler.stop()
-
-
-def _in_real_time(calls: list[Call]) -> list[Call]:
-    """From CLOCK_MONOTONIC to the real clock, which torch.profiler uses. Changes the calls."""
-    if calls:
-        offset = clock_offset()
-        for call in calls:
-            call.start += offset
-            call.end += offset
-            call.issued += offset
-    return calls
+    window(ProfileConfig(), -1).close(None)
 
 
 def clock_offset() -> int:
@@ -385,8 +413,6 @@ def _resident() -> tuple[int, int]:
 
 def _rank_and_world() -> tuple[int, int]:
     """Of the job: PyTorch's, else ours, else the environment's."""
-    import sys
-
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -399,8 +425,6 @@ def _rank_and_world() -> tuple[int, int]:
 
 def _process_groups() -> dict[str, tuple[int, ...]]:
     """PyTorch's process groups that this rank is in: their ranks of the world, by name."""
-    import sys
-
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return {}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .communication import microseconds
+from .communication import TASKS, microseconds, tasks_of
 from .model import Call, Operator, RankData, Step
 from .parts import issues_communication, kernels_of, parts_of
 from .tables import by_thread, call_stack, shapes, stream_numbers
@@ -206,28 +206,24 @@ def _communication(out: _Writer, data: RankData, step: Step, groups: dict[str, i
 
 
 def _planes(out: _Writer, data: RankData, call: Call, tid: int) -> None:
-    """One lane per peer. How long it was waited for and how long bytes moved is measured, the order is not:
-    the wait is drawn first."""
+    """One lane per peer with what was done with it; the rank's own has what stayed in its memory, and what it
+    did with several peers at once."""
     group = data.groups.get(call.group)
     own = group.local(data.rank) if group else data.rank
-    for peer in call.peers:
-        local = group.local(peer.rank) if group else peer.rank
+    for task in tasks_of(call):
+        peer = task.peer if task.peer >= 0 else data.rank
+        local = group.local(peer) if group else peer
         arguments = {
             "src rank": own,
-            "dst rank": local,
-            "transport type": data.transport(peer.rank),
-            "size(Byte)": peer.read + peer.written,
+            "dst rank": local if task.peer >= 0 else "several",
+            "transport type": data.transport(peer),
+            "size(Byte)": task.bytes,
+            "task type": "Notify Wait" if task.kind == "wait" else TASKS[task.kind],
+            "step": task.kind,
         }
-        wait_end = min(call.start + peer.waited, call.end)
-        lane = tid + 1 + local
-        if wait_end > call.start:
-            out.complete(
-                "HCCL", lane, "Notify_Wait", call.start, wait_end, {**arguments, "task type": "Notify Wait"}
-            )
-        move_end = min(wait_end + peer.moved, call.end)
-        if move_end > wait_end:
-            kind = "Reduce_Inline" if "educe" in call.kind else "Memcpy"
-            out.complete("HCCL", lane, kind, wait_end, move_end, {**arguments, "task type": kind})
+        out.complete(
+            "HCCL", tid + 1 + local, TASKS[task.kind], task.start, task.start + task.length, arguments
+        )
 
 
 def _overlap(out: _Writer, step: Step) -> None:

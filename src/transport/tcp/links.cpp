@@ -109,6 +109,10 @@ Status Links::receive(int peer, const Header& header, std::byte* data) {
     if (pulled == Link::Pulled::kFailed)
       return from.differs() ? owner_.differs(peer, from.received(), from.expected()) : ended(peer);
     const bool pushed = push_all();
+    if (pulled == Link::Pulled::kSome && begun > 0) {  // from its first bytes on it travels
+      waited_ns_[static_cast<size_t>(peer)] += monotonic_ns() - begun;
+      begun = -1;
+    }
     if (pushed || pulled == Link::Pulled::kSome) {
       pace = pace.after_progress();
       continue;
@@ -116,7 +120,7 @@ Status Links::receive(int peer, const Header& header, std::byte* data) {
     if (begun == 0) begun = monotonic_ns();
     if (Status status = pause(peer, pace); !status.ok()) return status;
   }
-  if (begun != 0) waited_ns_[static_cast<size_t>(peer)] += monotonic_ns() - begun;
+  if (begun > 0) waited_ns_[static_cast<size_t>(peer)] += monotonic_ns() - begun;
   return {};
 }
 

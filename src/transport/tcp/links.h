@@ -72,7 +72,7 @@ class Links {
   Status reach(int peer);
   // To all peers that there is a link with.
   void tell(const Notice& notice);
-  // Nanoseconds that calls have waited for each peer since the last clear; for traces.
+  // Nanoseconds that calls have waited for each peer's messages to begin, since the last clear; for traces.
   std::vector<int64_t>& waited_ns() { return waited_ns_; }
 
  private:
