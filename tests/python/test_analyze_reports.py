@@ -61,6 +61,15 @@ def test_lengths_that_cannot_be_stay_out_of_sums(tmp_path: Path) -> None:
     assert "3 events with a negative or impossible duration" in report.data["problems"][0]["problem"]
 
 
+def test_a_moment_that_cannot_be_stretches_no_window(tmp_path: Path) -> None:
+    events = [*KERNEL, event("k", "kernel", 9.2e15, 3, pid=0), event("k", "kernel", 20, 5, pid=0)]
+    write(tmp_path / "p" / "rank0.json", kineto(events))
+    report = analyzed(tmp_path / "p")
+    (step,) = report.data["ranks"][0]["steps"]
+    assert (step["computing_us"], step["free_us"]) == (10, 15)
+    assert report.data["problems"][0]["problem"] == "1 broken events were skipped"
+
+
 @pytest.mark.parametrize("marks", [[], ["3"], ["3", "4", "9"], ["x"]])
 def test_step_marks_of_any_kind(tmp_path: Path, marks: list[str]) -> None:
     events = []

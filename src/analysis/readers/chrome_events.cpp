@@ -348,7 +348,11 @@ void EventCollector::finish(int64_t base_ns) {
     int64_t end = 0;  // has to exist, too
     if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i]) ||
         __builtin_add_overflow(events.start_ns[i], events.duration_ns[i], &end)) {
+      // One such moment would stretch every window over it.
       events.start_ns[i] = 0;
+      events.kind[i] = EventKind::kOther;
+      events.arguments[i] = -1;
+      ++trace_.damage.events;
     }
     // With a device, the sums are about its streams; what a backend did beside them on the host is not.
     if (trace_.has_device && events.kind[i] == EventKind::kCommunication &&

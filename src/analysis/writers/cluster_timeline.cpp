@@ -191,7 +191,8 @@ void Writer::rank(size_t row, const MatchOf& matches) {
   metadata(0, "process_sort_index", fmt::format("\"sort_index\":{}", rank_));
   for (const uint32_t index : kept.steps) {
     const StepTime& step = profile.steps[index];
-    event(kStepTrack, "step", "step " + step.step, step.begin_ns - offset, step.end_ns - step.begin_ns,
+    event(kStepTrack, "step", step.step.empty() ? "whole" : "step " + step.step, step.begin_ns - offset,
+          step.end_ns - step.begin_ns,
           fmt::format("\"computing_us\":{},\"exposed_communication_us\":{},\"free_us\":{}", step.computing_us,
                       step.exposed_us, step.free_us));
   }
