@@ -314,3 +314,17 @@ def test_a_logger_that_shows_nothing_is_no_fault(tmp_path: Path) -> None:
         recorded(tmp_path)
     finally:
         logging.getLogger("collective_ops.profiler").setLevel(logging.NOTSET)
+
+
+def test_level0_notes_activity_without_torch_profiler(tmp_path: Path) -> None:
+    native = pytest.importorskip("collective_ops_torch._native")
+    if not hasattr(native._torch, "start_activity"):
+        pytest.skip("collective_ops_torch is older than this")
+    directory = recorded(tmp_path, "--profile-level", "level0")
+    raw = {path.name for path in (directory / "FRAMEWORK").iterdir()}
+    assert {"activity_1.bin", "activity_2.bin"} <= raw
+    assert not any(name.endswith(".pt.trace.json") for name in raw)
+    for row in table(directory, "step_trace_time.csv"):
+        assert ns(row["Computing"]) > 0 and ns(row["Free"]) > 0
+        whole = ns(row["Computing"]) + ns(row["Communication(Not Overlapped)"]) + ns(row["Free"])
+        assert whole == ns(row["Stage"]) + ns(row["Bubble"])
