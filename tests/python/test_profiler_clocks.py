@@ -66,7 +66,7 @@ def skew(directory: Path, host: str, offset: int, drift: float) -> None:
     info[runs.MARK]["host"] = host
     path.write_text(json.dumps(info))
     start = 0
-    for path in sorted((directory / runs.RAW).glob("calls_*.json")):
+    for path in rawdata._in_order(directory / runs.RAW):
         content = json.loads(path.read_text())
         if "step" not in content:
             continue
