@@ -93,7 +93,8 @@ std::string_view ask(const Plugin& plugin, const ChosenCall& call, bool shared, 
   for (size_t i = 0; i < list.size(); ++i) {
     if (is_taken((*found)[i])) list[i].cost_ns = 0.99 * least;
   }
-  const collective_ops_tuner_call asked{std::string(name_of(call.collective)).c_str(),
+  const std::string collective(name_of(call.collective));
+  const collective_ops_tuner_call asked{collective.c_str(),
                                         has_parts(call.collective) ? call.bytes * n : call.bytes,
                                         call.element_size, call.world_size, shared ? 1 : 0};
   if (!plugin.tune(asked, list.data(), static_cast<int>(list.size()))) return name;
