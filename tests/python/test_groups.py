@@ -338,7 +338,7 @@ def test_status_shows_each_group(rank_pool: RankPool) -> None:
     assert finding.startswith("Rank 1 waits in call #1 (all_reduce of 7 float64, op sum)")
     assert "for rank 3, which has made no call yet and is outside" in finding
     text = status.describe(pair)
-    assert text.splitlines()[0] == f'job {pair.job!r}, group "tp" of ranks 3,1: 2 ranks, waiting'
+    assert text.splitlines()[0] == f'job {status.short_name(pair.job)!r}, group "tp" of ranks 3,1: 2 ranks, waiting'
     assert text.splitlines()[3].split()[:3] == ["1", str(ranks.pids[1]), "waiting"]
     assert 'group "tp" of ranks 3,1' in status.overview(found)
     os.kill(ranks.pids[3], signal.SIGUSR1)

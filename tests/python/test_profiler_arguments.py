@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import types
 from pathlib import Path
 
 import pytest
-from collective_ops.profiler import ProfileConfig, add_profile_args, parse_ranks, profile, recorder
+from collective_ops.profiler import ProfileConfig, add_profile_args, parse_ranks, profile
 from collective_ops.profiler.arguments import check_ranks, config_of, parse_size
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No rank's environment, and a recorder that the flags do not switch on for other tests."""
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rank's environment."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(recorder, "_ours", False)
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE", "1")
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE_DIR", str(tmp_path))
 
 
 def parsed(*flags: str) -> argparse.Namespace:
@@ -196,15 +194,9 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-def test_the_flag_switches_the_recorder_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE", "0")
-    monkeypatch.setenv("COLLECTIVE_OPS_TRACE_DIR", "")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+def test_flags_change_no_variable() -> None:
+    """The recorder is switched on at the first recorded step, for this process alone."""
+    before = dict(os.environ)
     parsed("--enable_profiling=False")
-    assert os.environ["COLLECTIVE_OPS_TRACE"] == "0"
-    parsed("--profile")
-    assert os.environ["COLLECTIVE_OPS_TRACE"] == "1"
-    assert Path(os.environ["COLLECTIVE_OPS_TRACE_DIR"]).parent == tmp_path
+    parsed("--profile", "--profile-level", "level2")
+    assert dict(os.environ) == before
