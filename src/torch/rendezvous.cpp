@@ -110,7 +110,11 @@ class CoreStore final : public KeyValueStore {
 class Joining {
  public:
   Joining(const c10::intrusive_ptr<c10d::Store>& store, const NewGroup& group)
-      : store_(store), group_(group), parent_(find_parent(group.global_ranks, group.rank)) {
+      // Groups that form at the same time and have one name, the halves of a split say, keep apart by their
+      // first rank.
+      : store_(c10::make_intrusive<c10d::PrefixStore>(c10::str(group.global_ranks.front()), store)),
+        group_(group),
+        parent_(find_parent(group.global_ranks, group.rank)) {
     patience_ =
         group.timeout.count() == 0 ? kLongestJoin : std::clamp(group.timeout, milliseconds(1), kLongestJoin);
     known_.resize(static_cast<size_t>(group.size()));
