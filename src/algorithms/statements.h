@@ -50,12 +50,6 @@ inline Statement signal() { return {.action = Action::kSignal}; }
 inline Statement wait_others() { return {.action = Action::kWait, .each = Each::kOthers}; }
 inline Statement wait_root() { return {.action = Action::kWait, .guard = Guard::kOthers, .peer = kTheRoot}; }
 
-// Of several signals in one loop: which.
-inline Statement numbered(int which, Statement statement) {
-  statement.signal = which;
-  return statement;
-}
-
 inline Statement send(RankTerm peer, Ref from) {
   return {.action = Action::kSend, .sources = {from}, .peer = peer};
 }

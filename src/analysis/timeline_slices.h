@@ -26,8 +26,8 @@ struct RankTimeline {
   int64_t longest_left_out_ns = 0;
 };
 
-// How many of them a rank keeps while the others are not known yet. Depends on what its own profile says
-// alone, so that shards keep what one run over all profiles keeps.
+// How many of them each of so many ranks has; 0: it is not known how many there are. While a rank is read,
+// that is what its own profile says alone, so that shards keep what one run over all profiles keeps.
 size_t timeline_share(int world_size);
 
 // Leaves the `most` longest and puts them in order.

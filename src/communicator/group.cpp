@@ -17,6 +17,8 @@ constexpr int64_t kDeathNs = 100'000'000;
 // So long a wait is worth a word to other groups.
 constexpr int64_t kNoteNs = 20'000'000;
 
+bool fits_line(const Program& program) { return program.scratch_bytes <= shm::kInlineBytes; }
+
 // Which spaces of `peer` a program looks at, of those that have bytes.
 bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
   return program.reads_peer_input && bytes.input > 0 && (!program.reads_only_root_input || peer == root);
@@ -96,7 +98,7 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
     announces = false;
   } else if (done && prepared->eager && !goes_direct(*prepared, call.root)) {
     used = &*prepared->eager;
-    done = run_eager(*prepared, call);
+    done = run_eager(*prepared, call, slots_of(used->program));
     announces = peers_go_direct_;
   }
   if (announces) done = run_announced(prepared, call, used);
@@ -155,36 +157,41 @@ void Group::announce_failed() {
   }
 }
 
+void Group::take_buffers(const Call& call) {
+  addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
+  addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
+}
+
+// Where all ranks' payloads of this call lie, which is small.
+const std::vector<std::byte*>& Group::slots_of(const Program& program) const {
+  return (fits_line(program) ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+}
+
 // Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
 // Where peers, having other memory, have announced theirs instead of copying, it stops before anything was
 // written (peers_go_direct_): the call is then run as they do.
-bool Group::run_eager(const PreparedCall& prepared, const Call& call) {
+bool Group::run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots) {
   if (!await_slot()) return false;
   memory_.line(rank_, sequence_).input_segment = 0;
   eager_or_direct_ = rooted_ == nullptr && prepared.direct.has_value();
   const Program& program = prepared.eager->program;
-  const bool fits_line = program.scratch_bytes <= shm::kInlineBytes;
-  path_ = fits_line ? TracePath::kInline : TracePath::kStaged;
-  addresses_.scratch =
-      rooted_ != nullptr ? &sources_ : &(fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
-  addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
-  addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
+  path_ = fits_line(program) ? TracePath::kInline : TracePath::kStaged;
+  addresses_.scratch = &slots;
+  take_buffers(call);
   if (!executor_.run(program, addresses_, prepared.eager->kernel, sequence_)) return false;
   if (prepared.eager->awaits_all) all_arrived_ = sequence_;
   return true;
 }
 
-// Small calls with a root. A rank whose contribution lies where peers can reach it announces that place instead of
-// copying into its slot, and stays until it has been read, as in the direct plan. Those who read take each
-// contribution from where its rank has it: slot and memory have the same layout.
+// Small calls with a root. A rank whose contribution lies where peers can reach it announces that place
+// instead of copying into its slot, and stays until it has been read, as in the direct plan. Those who read
+// take each contribution from where its rank has it: slot and memory have the same layout.
 const PreparedProgram* Group::run_rooted(const PreparedCall& prepared, const Call& call) {
   if (!await_slot()) return nullptr;
-  const auto me = static_cast<size_t>(rank_);
   const bool from_root = call.collective == Collective::kBroadcast || call.collective == Collective::kScatter;
   if ((rank_ == call.root) == from_root && input_memory_.segment != 0) {
     path_ = TracePath::kDirect;
-    addresses_.input[me] = static_cast<std::byte*>(const_cast<void*>(call.send));
-    addresses_.output[me] = static_cast<std::byte*>(call.recv);
+    take_buffers(call);
     announce_memory(call);
     // It stays until they have read, so it has to know that they are in this call.
     if (from_root ? await_all() : await(call.root)) {
@@ -192,11 +199,10 @@ const PreparedProgram* Group::run_rooted(const PreparedCall& prepared, const Cal
     }
     return &*prepared.direct;
   }
-  const bool fits_line = prepared.eager->program.scratch_bytes <= shm::kInlineBytes;
-  sources_ = (fits_line ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+  sources_ = slots_of(prepared.eager->program);
   rooted_ = &prepared;
   refers_ = false;
-  const bool done = run_eager(prepared, call);
+  const bool done = run_eager(prepared, call, sources_);
   rooted_ = nullptr;
   if (!done || !refers_) return &*prepared.eager;
   path_ = TracePath::kDirect;
@@ -235,8 +241,7 @@ bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const
          "collective_ops.empty(); for read, the kernel must allow process_vm_readv between the ranks"});
   }
   addresses_.scratch = &staging_;
-  addresses_.input[static_cast<size_t>(rank_)] = static_cast<std::byte*>(const_cast<void*>(call.send));
-  addresses_.output[static_cast<size_t>(rank_)] = static_cast<std::byte*>(call.recv);
+  take_buffers(call);
   if (path_ != TracePath::kStaged && !reach_peers(*prepared, used->program, call.root)) return false;
   CallKernel kernel = used->kernel;
   if (reduces(call.collective) && call.op == ReduceOp::kPreMulSum) {
@@ -463,10 +468,10 @@ Status Group::check_peers(int peer) {
   };
   if (has_left(peer)) {
     const uint64_t finished = memory_.state(peer).finished.load(std::memory_order_relaxed);
-    return peer_lost(members(), rank_, own_,
-                     fmt::format("{} left the group {}", peers_->describe(peer),
-                                 finished == 0 ? "before its first call"
-                                               : fmt::format("after call #{}", finished)));
+    return peer_lost(
+        members(), rank_, own_,
+        fmt::format("{} left the group {}", peers_->describe(peer),
+                    finished == 0 ? "before its first call" : fmt::format("after call #{}", finished)));
   }
   const std::string lost = find_lost();
   if (!lost.empty()) return peer_lost(members(), rank_, own_, lost);

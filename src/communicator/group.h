@@ -103,7 +103,9 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   void add_to(std::vector<PeerRecord>& peers, const PreparedProgram* used);
   void begin(const Call& call, const shm::Signature* whole);
   void announce_failed();
-  bool run_eager(const PreparedCall& prepared, const Call& call);
+  void take_buffers(const Call& call);
+  const std::vector<std::byte*>& slots_of(const Program& program) const;
+  bool run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots);
   const PreparedProgram* run_rooted(const PreparedCall& prepared, const Call& call);
   bool refer_to(int peer);
   bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);

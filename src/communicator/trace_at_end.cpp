@@ -26,17 +26,13 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 
 int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecondNs + time.tv_nsec; }
 
-int64_t clock_ns(clockid_t clock) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return nanoseconds(now);
-}
-
 // Real time; a tick late rather than early.
 int64_t program_began_ns() {
+  timespec since_boot{};
+  ::clock_gettime(CLOCK_BOOTTIME, &since_boot);
   const auto self = read_process(::getpid());
   const int64_t ticks = self ? self->start_time + 1 : 0;
-  return clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_BOOTTIME) + ticks * (kSecondNs / ::sysconf(_SC_CLK_TCK));
+  return real_ns() - nanoseconds(since_boot) + ticks * (kSecondNs / ::sysconf(_SC_CLK_TCK));
 }
 
 bool written_since(const std::filesystem::path& path, int64_t real_ns) {

@@ -28,8 +28,6 @@ std::string_view read_plan(Collective collective) {
   return collective == Collective::kReduce ? "pull" : "direct";
 }
 
-bool is_direct(std::string_view name) { return name == "direct" || name == "push" || name == "pull"; }
-
 // Bounds below the memory there is: they have to hold for every rank, and slices are rounded up.
 constexpr StagingMemory kSurelyThere{.inline_bytes = 0, .eager_bytes = 64 << 10, .scratch_bytes = 1 << 20};
 

@@ -12,6 +12,9 @@
 #include "algorithms/algorithms.h"
 
 namespace collective_ops {
+
+bool is_direct(std::string_view plan) { return plan == "direct" || plan == "push" || plan == "pull"; }
+
 namespace {
 
 constexpr std::string_view kFirstLine = "collective-ops tuning table 1";
@@ -34,7 +37,7 @@ bool is_plan(Collective collective, std::string_view name, bool shared) {
   if (name == "read") return !shared;
   const Plan* plan = find_plan(collective, name);
   // On private memory, direct plans are those that "read" names, and nobody writes.
-  return plan != nullptr && (shared || (name != "direct" && name != "push" && name != "pull"));
+  return plan != nullptr && (shared || !is_direct(name));
 }
 
 // "" where the row can be.

@@ -23,6 +23,9 @@
 
 namespace collective_ops {
 
+// Plans that work on the callers' memory, where peers reach it.
+bool is_direct(std::string_view plan);
+
 struct TableRow {
   Collective collective = Collective::kAllReduce;
   int element = 0;  // 0: any

@@ -207,19 +207,18 @@ class NetworkHosts:
             self._name(host, number)
         self.addresses = [self.address(number) for number in range(self.count)]
 
-    def _namespace(self, name: str) -> _Namespace:
-        process = subprocess.Popen(
-            ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def _start(self, command: list[str], prefix: str = "") -> subprocess.Popen[str]:
+        """A process that says when it is ready, and ends when its standard input does."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self._stack.callback(_release, process)
         if process.stdout.readline() != "ready\n":
             process.stdin.close()
-            raise NetworkError(process.stderr.read().strip() or "unshare failed")
-        return _Namespace(name, process)
+            raise NetworkError(prefix + (process.stderr.read().strip() or f"{command[0]} failed"))
+        return process
+
+    def _namespace(self, name: str) -> _Namespace:
+        return _Namespace(name, self._start(["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD]))
 
     def _start_slow_switch(self, bridge: _Namespace) -> None:
         unit = next((unit for unit in UNITS if self.rate and self.rate.endswith(unit)), None)
@@ -228,17 +227,7 @@ class NetworkHosts:
         bits = int(self.rate.removesuffix(unit)) * UNITS[unit]
         program = str(Path(__file__).with_name("slow_link.py"))
         command = [sys.executable, program, str(self.count), str(bits), str(self.delay_us * 1000)]
-        switch = subprocess.Popen(
-            bridge.enter(*command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._stack.callback(_release, switch)
-        if switch.stdout.readline() != "ready\n":
-            switch.stdin.close()
-            raise NetworkError(f"slow_link.py: {switch.stderr.read().strip()}")
+        self._start(bridge.enter(*command), "slow_link.py: ")
 
     def _connect(self, bridge: _Namespace, host: _Namespace, number: int) -> None:
         port, pid = f"port{number}", str(host.process.pid)

@@ -17,7 +17,6 @@ namespace collective_ops {
 namespace {
 
 constexpr uint32_t kNone = CallArguments::kNoName;
-constexpr size_t kLeastOfRank = 16;
 constexpr std::string_view kStepTrack = "steps", kCallTrack = "communication";
 
 // The matched call of each call, null without one.
@@ -226,7 +225,7 @@ void Writer::run() {
 TimelineSelection select_timeline(const ProfileSet& set, const WaitAnalysis& waits) {
   TimelineSelection selection;
   const std::vector<MatchOf> matches = matches_of(set, waits);
-  const size_t share = std::max(kTimelineEvents / std::max<size_t>(set.ranks.size(), 1), kLeastOfRank);
+  const size_t share = timeline_share(static_cast<int>(set.ranks.size()));
   for (size_t row = 0; row < set.ranks.size(); ++row) {
     const RankProfile& profile = set.ranks[row];
     TimelineSelection::Rank& kept = selection.ranks.emplace_back();
