@@ -26,8 +26,11 @@ _OVERLAP = ("Computing", "Communication", "Communication(Not Overlapped)", "Free
 _MEMORY = (19, "NPU MEM")
 
 
+_PROCESS_IDS = {lane: number for number, lane in enumerate((*_LANES, _MEMORY[1]), 1)}
+
+
 def process_id(lane: str) -> int:
-    return 1 + list((*_LANES, _MEMORY[1])).index(lane)
+    return _PROCESS_IDS[lane]
 
 
 def base_of(data: RankData) -> int:
