@@ -136,7 +136,7 @@ Status mismatch(const shm::GroupMemory& memory, const Members& members, int rank
 Status earlier_mismatch(const shm::GroupMemory& memory, const Members& members, int rank, int peer,
                         uint32_t sequence) {
   const int us = members.world_rank(rank), them = members.world_rank(peer);
-  for (uint32_t back = 1; back < shm::kEagerDepth && back < sequence; ++back) {
+  for (uint32_t back = 1; back < shm::kLineDepth && back < sequence; ++back) {
     const shm::Signature own = announced(memory.line(rank, sequence - back));
     const shm::Signature theirs = announced(memory.line(peer, sequence - back));
     if (own.sequence() != sequence - back || theirs.sequence() != own.sequence()) continue;

@@ -18,6 +18,7 @@ constexpr int64_t kDeathNs = 100'000'000;
 constexpr int64_t kNoteNs = 20'000'000;
 
 bool fits_line(const Program& program) { return program.scratch_bytes <= shm::kInlineBytes; }
+bool fits_small(const Program& program) { return program.scratch_bytes <= shm::kSmallBytes; }
 
 // Which spaces of `peer` a program looks at, of those that have bytes.
 bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
@@ -48,10 +49,11 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
   if (settings_.remote) waiter_.follow(&pace_);
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
-    for (size_t slot = 0; slot < kEagerDepth; ++slot) {
+    for (size_t slot = 0; slot < shm::kLineDepth; ++slot) {
       line_slots_[slot].push_back(memory_.line(rank, slot).payload);
-      eager_slots_[slot].push_back(memory_.eager(rank, slot));
+      small_slots_[slot].push_back(memory_.small(rank, slot));
     }
+    for (size_t slot = 0; slot < kEagerDepth; ++slot) eager_slots_[slot].push_back(memory_.eager(rank, slot));
   }
   messages_ =
       std::make_shared<Messages>(memory_, settings_.host->peers_of(members()),
@@ -164,17 +166,18 @@ void Group::take_buffers(const Call& call) {
 
 // Where all ranks' payloads of this call lie, which is small.
 const std::vector<std::byte*>& Group::slots_of(const Program& program) const {
-  return (fits_line(program) ? line_slots_ : eager_slots_)[sequence_ % kEagerDepth];
+  if (!fits_small(program)) return eager_slots_[sequence_ % kEagerDepth];
+  return (fits_line(program) ? line_slots_ : small_slots_)[sequence_ % shm::kLineDepth];
 }
 
 // Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
 // Where peers, having other memory, have announced theirs instead of copying, it stops before anything was
 // written (peers_go_direct_): the call is then run as they do.
 bool Group::run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots) {
-  if (!await_slot()) return false;
+  const Program& program = prepared.eager->program;
+  if (!await_slot(fits_small(program) ? shm::kLineDepth : kEagerDepth)) return false;
   memory_.line(rank_, sequence_).input_segment = 0;
   eager_or_direct_ = rooted_ == nullptr && prepared.direct.has_value();
-  const Program& program = prepared.eager->program;
   path_ = fits_line(program) ? TracePath::kInline : TracePath::kStaged;
   addresses_.scratch = &slots;
   take_buffers(call);
@@ -223,7 +226,7 @@ bool Group::refer_to(int peer) {
 // Larger calls: all ranks announce where their buffers lie, and with that agree on the data path.
 bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used) {
   eager_or_direct_ = false;
-  if (!await_slot()) return false;
+  if (!await_slot(kEagerDepth)) return false;  // an annex lies in a large slot
   announce_memory(call);
   if (!await_all()) return false;
   if (prepared->needs_counts) {
@@ -401,12 +404,12 @@ bool Group::read_peer(int peer, const std::byte* from, std::byte* to, size_t byt
   return fail(std::move(status));
 }
 
-// The line and eager slot of call s were last used by call s - kEagerDepth; a rank that has announced a
+// The line or slot of call s, one of `depth`, was last used by call s - depth; a rank that has announced a
 // later call has finished reading them. A rank that is ahead waits for more than it needs, so that it looks
 // at its peers once for many calls.
-bool Group::await_slot() {
-  if (sequence_ <= all_arrived_ + kEagerDepth - 1) return true;
-  const uint64_t needed = sequence_ - kEagerDepth / 2;
+bool Group::await_slot(uint64_t depth) {
+  if (sequence_ <= all_arrived_ + depth - 1) return true;
+  const uint64_t needed = sequence_ - depth / 2;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer != rank_ && !waiter_.until_arrival(peer, needed)) return false;
   }

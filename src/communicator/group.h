@@ -120,7 +120,7 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   bool all_reachable(const PreparedCall& prepared, const Program& program, int root) const;
   bool reach_peers(const PreparedCall& prepared, const Program& program, int root);
   bool reach(int peer, bool input, size_t bytes);
-  bool await_slot();
+  bool await_slot(uint64_t depth = shm::kLineDepth);
   bool await_all();
   bool fail(Status status);
   Status finish(bool done);
@@ -143,8 +143,9 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
 
   CallMemory addresses_;
   std::vector<std::byte*> staging_;  // scratch of announced calls, by rank
-  std::array<std::vector<std::byte*>, shm::kEagerDepth>
-      line_slots_;  // scratch of eager calls that fit a line
+  // Scratch of eager calls, by what it fits.
+  std::array<std::vector<std::byte*>, shm::kLineDepth> line_slots_;
+  std::array<std::vector<std::byte*>, shm::kLineDepth> small_slots_;
   std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
 
   std::vector<double> factors_;  // of the ranks, in a call that has them

@@ -85,7 +85,7 @@ inline constexpr uint32_t kMaxStep = (1u << 24) - 1;
 // The eager call s (of a group's calls of any kind) writes into slot s mod kEagerDepth. A rank may be ahead
 // of its peers (the root of a broadcast waits for nobody), so before the first instruction the executor waits
 // until every peer has arrived at call s - kEagerDepth + 1: then all have left the call that last used the
-// slot.
+// slot. Small payloads have more slots, by the same rule.
 inline constexpr int kEagerDepth = 16;
 
 // Binds a plan. All operands of an instruction have the same length; instructions on no bytes are left out.

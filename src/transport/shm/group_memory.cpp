@@ -15,7 +15,7 @@ constexpr size_t kPage = 4096;
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 struct Offsets {
-  size_t states, notes, lines, eager, scratch, channels, messages, end;
+  size_t states, notes, lines, small, eager, scratch, channels, messages, end;
 };
 
 Offsets offsets_of(int world_size) {
@@ -24,7 +24,8 @@ Offsets offsets_of(int world_size) {
   at.states = round_up(sizeof(GroupHeader), kPage);
   at.notes = at.states + n * sizeof(RankState);
   at.lines = round_up(at.notes + n * sizeof(RankNote), kPage);
-  at.eager = at.lines + round_up(n * kEagerDepth * sizeof(Line), kPage);
+  at.small = at.lines + round_up(n * kLineDepth * sizeof(Line), kPage);
+  at.eager = at.small + round_up(n * kLineDepth * kSmallStride, kPage);
   at.scratch = at.eager + round_up(n * kEagerDepth * kEagerStride, kPage);
   at.channels = at.scratch + n * kScratchBytes;
   at.messages = at.channels + n * n * GroupMemory::channel_bytes(world_size);
@@ -40,13 +41,14 @@ size_t GroupMemory::channel_bytes(int world_size) {
 }
 
 size_t GroupMemory::bytes_needed(int world_size) { return offsets_of(world_size).end; }
-size_t GroupMemory::bytes_observed(int world_size) { return offsets_of(world_size).eager; }
+size_t GroupMemory::bytes_observed(int world_size) { return offsets_of(world_size).small; }
 
 GroupMemory::GroupMemory(std::byte* base, int world_size) : base_(base), world_size_(world_size) {
   const Offsets at = offsets_of(world_size);
   states_ = reinterpret_cast<RankState*>(base + at.states);
   notes_ = reinterpret_cast<RankNote*>(base + at.notes);
   lines_ = reinterpret_cast<Line*>(base + at.lines);
+  small_ = base + at.small;
   eager_ = base + at.eager;
   scratch_ = base + at.scratch;
   channels_ = base + at.channels;

@@ -2,8 +2,9 @@
 //
 // Every word here has one writer: the rank it belongs to (the failure record: the first to fail).
 // A call is announced by a Line: 64 bytes that hold the call's signature, where its buffers lie,
-// or, for tiny calls, the payload itself. A rank keeps kEagerDepth lines, for calls s, s+1, ...,
-// and overwrites the one of call s - kEagerDepth only when every rank has finished that call.
+// or, for tiny calls, the payload itself. A rank keeps kLineDepth lines, for calls s, s+1, ...,
+// and overwrites the one of call s - kLineDepth only when every rank has finished that call; so it does with
+// the slots of larger payloads, of which there are kLineDepth small and kEagerDepth large ones.
 // Steps inside a call are announced by RankState::progress.
 #pragma once
 
@@ -20,10 +21,15 @@
 namespace collective_ops::shm {
 
 inline constexpr size_t kCacheLine = 64;
-inline constexpr int kEagerDepth = 16;            // calls whose lines and eager slots exist at once
+// Calls whose lines and small slots exist at once. So far ahead a rank may be that waits for nobody: ranks that
+// share a core then take turns once in many calls.
+inline constexpr int kLineDepth = 64;
+inline constexpr int kEagerDepth = 16;            // calls whose large slots exist at once
 inline constexpr size_t kInlineBytes = 40;        // payload that fits in a line
-inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of an eager slot
+inline constexpr size_t kSmallBytes = 1024;       // payload of a small slot
+inline constexpr size_t kEagerBytes = 64 * 1024;  // payload of a large slot
 // Slots lie at no power of two from each other: small payloads would share few sets of the caches.
+inline constexpr size_t kSmallStride = kSmallBytes + 2 * kCacheLine;
 inline constexpr size_t kEagerStride = kEagerBytes + 2 * kCacheLine;
 inline constexpr size_t kScratchBytes = 2 << 20;  // staging memory of a rank
 inline constexpr int kMaxRanks = 1024;
@@ -31,7 +37,7 @@ inline constexpr int kMaxRanks = 1024;
 // For whoever looks at the memory from outside (communicator/status.h). Another layout of header, states
 // or lines is another version.
 inline constexpr uint64_t kGroupMagic = 0x50554f5247504f43;  // "COPGROUP"
-inline constexpr uint32_t kGroupLayoutVersion = 3;
+inline constexpr uint32_t kGroupLayoutVersion = 4;
 inline constexpr size_t kJobBytes = 512;
 inline constexpr size_t kNameBytes = 128;  // of a group, the zero at its end included
 
@@ -166,7 +172,10 @@ class GroupMemory {
   RankState& state(int rank) const { return states_[rank]; }
   RankNote& note(int rank) const { return notes_[rank]; }
   Line& line(int rank, uint64_t sequence) const {
-    return lines_[rank * kEagerDepth + sequence % kEagerDepth];
+    return lines_[rank * kLineDepth + sequence % kLineDepth];
+  }
+  std::byte* small(int rank, uint64_t sequence) const {
+    return small_ + (rank * kLineDepth + sequence % kLineDepth) * kSmallStride;
   }
   std::byte* eager(int rank, uint64_t sequence) const {
     return eager_ + (rank * kEagerDepth + sequence % kEagerDepth) * kEagerStride;
@@ -198,6 +207,7 @@ class GroupMemory {
   RankState* states_ = nullptr;
   RankNote* notes_ = nullptr;
   Line* lines_ = nullptr;
+  std::byte* small_ = nullptr;
   std::byte* eager_ = nullptr;
   std::byte* scratch_ = nullptr;
   std::byte* channels_ = nullptr;

@@ -49,7 +49,7 @@ void Waiter::wake_all() {
   for (int rank = 0; rank < memory_.world_size(); ++rank) {
     if (memory_.state(rank).sleepers.load(std::memory_order_relaxed) == 0) continue;
     wake(memory_.state(rank).progress);
-    for (int slot = 0; slot < kEagerDepth; ++slot) wake(memory_.line(rank, static_cast<uint64_t>(slot)).head);
+    for (int slot = 0; slot < kLineDepth; ++slot) wake(memory_.line(rank, static_cast<uint64_t>(slot)).head);
   }
 }
 

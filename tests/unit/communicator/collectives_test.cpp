@@ -173,6 +173,32 @@ TEST_P(Rooted, RanksAheadDoNotOverwriteWhatOthersStillRead) {
   });
 }
 
+// One root for long: it gets as far ahead as it may, with payloads of each kind of slot in turn, whose numbers of
+// slots differ.
+TEST_P(Rooted, ARootAheadKeepsWhatLiesInSlotsOfEachSize) {
+  ThreadRanks ranks(n_);
+  ranks.run([&](Communicator& comm) {
+    const size_t counts[] = {1, 100, 3, 500, 128, 5};
+    for (int round = 0; round < 400; ++round) {
+      const bool is_root = comm.rank() == n_ - 1;
+      const size_t count = counts[round % 7 % 6];
+      std::vector<int64_t> values(count, is_root ? round * 10 : -1);
+      EXPECT_DONE(comm.broadcast(values.data(), count, DataType::kInt64, n_ - 1));
+      ASSERT_EQ(values, std::vector<int64_t>(count, round * 10)) << "round " << round;
+      std::vector<int64_t> sum(count, -1);
+      EXPECT_DONE(comm.reduce(values.data(), sum.data(), count, DataType::kInt64, ReduceOp::kSum, 0));
+      if (comm.rank() == 0) {
+        ASSERT_EQ(sum, std::vector<int64_t>(count, int64_t{10} * round * n_)) << "round " << round;
+      }
+    }
+    for (int round = 0; round < 400; ++round) {  // nobody hears from the readers in between
+      std::vector<int64_t> values(counts[round % 6], comm.rank() == 0 ? round : -1);
+      EXPECT_DONE(comm.broadcast(values.data(), values.size(), DataType::kInt64, 0));
+      ASSERT_EQ(values, std::vector<int64_t>(values.size(), round));
+    }
+  });
+}
+
 TEST_P(Rooted, FactorsOfAPreMultipliedSumMayDiffer) {
   ThreadRanks ranks(n_);
   ranks.run([&](Communicator& comm) {
