@@ -18,7 +18,6 @@ constexpr int64_t kDeathNs = 100'000'000;
 constexpr int64_t kNoteNs = 20'000'000;
 
 bool fits_line(const Program& program) { return program.scratch_bytes <= shm::kInlineBytes; }
-bool fits_small(const Program& program) { return program.scratch_bytes <= shm::kSmallBytes; }
 
 // Which spaces of `peer` a program looks at, of those that have bytes.
 bool reads_input(const Program& program, const CallBytes& bytes, int peer, int root) {
@@ -31,7 +30,8 @@ bool writes_output(const Program& program, const CallBytes& bytes, int peer, int
 }  // namespace
 
 // What the proof of the plans assumes, and what is there.
-static_assert(shm::kEagerDepth == kEagerDepth);
+static_assert(shm::kEagerDepth == kEagerDepth && shm::kLineDepth == kSmallEagerDepth &&
+              shm::kSmallBytes == kSmallEagerBytes);
 
 Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupSettings& settings)
     : memory_(memory),
@@ -166,8 +166,9 @@ void Group::take_buffers(const Call& call) {
 
 // Where all ranks' payloads of this call lie, which is small.
 const std::vector<std::byte*>& Group::slots_of(const Program& program) const {
-  if (!fits_small(program)) return eager_slots_[sequence_ % kEagerDepth];
-  return (fits_line(program) ? line_slots_ : small_slots_)[sequence_ % shm::kLineDepth];
+  if (fits_line(program)) return line_slots_[sequence_ % shm::kLineDepth];
+  if (program.scratch_bytes <= shm::kSmallBytes) return small_slots_[sequence_ % shm::kLineDepth];
+  return eager_slots_[sequence_ % shm::kEagerDepth];
 }
 
 // Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
@@ -175,7 +176,7 @@ const std::vector<std::byte*>& Group::slots_of(const Program& program) const {
 // written (peers_go_direct_): the call is then run as they do.
 bool Group::run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots) {
   const Program& program = prepared.eager->program;
-  if (!await_slot(fits_small(program) ? shm::kLineDepth : kEagerDepth)) return false;
+  if (!await_slot(static_cast<uint64_t>(eager_depth(program.scratch_bytes)))) return false;
   memory_.line(rank_, sequence_).input_segment = 0;
   eager_or_direct_ = rooted_ == nullptr && prepared.direct.has_value();
   path_ = fits_line(program) ? TracePath::kInline : TracePath::kStaged;

@@ -32,9 +32,11 @@ class Player {
         n_(call.binding.world_size),
         geometry_(*call.plan, call.binding),
         footprint_(topology, topology.hosts * topology.cores) {
+    const Program& first = call.programs[0];
+    depth_ = first.eager ? eager_depth(first.scratch_bytes) : kEagerDepth;
     place_memories();
     const size_t longest = length_of(call.programs);
-    warm_ = longest > kLongProgram ? 1 : call.programs[0].eager ? kEagerDepth + kWarmCalls : kWarmCalls;
+    warm_ = longest > kLongProgram ? 1 : first.eager ? depth_ + kWarmCalls : kWarmCalls;
     calls_ = warm_ + (longest > kLongProgram ? 1 : kTimedCalls);
     ranks_.resize(static_cast<size_t>(n_));
     arrivals_.assign(static_cast<size_t>(calls_), std::vector<double>(static_cast<size_t>(n_), kNever));
@@ -123,9 +125,9 @@ class Player {
       spaces_[static_cast<size_t>(Space::kInput)].push_back({first, gathers ? mine : 0});
       spaces_[static_cast<size_t>(Space::kOutput)].push_back({second, scatters ? mine : 0});
       const Program& program = call_.programs[static_cast<size_t>(r)];
-      // An eager call finds its slot again after kEagerDepth calls.
+      // An eager call finds its slot again after depth_ calls.
       const int scratch = add_memory(program.scratch_bytes);
-      for (int slot = 1; program.eager && slot < kEagerDepth; ++slot) add_memory(program.scratch_bytes);
+      for (int slot = 1; program.eager && slot < depth_; ++slot) add_memory(program.scratch_bytes);
       spaces_[static_cast<size_t>(Space::kScratch)].push_back({scratch, 0});
     }
   }
@@ -196,9 +198,9 @@ class Player {
     const auto call = static_cast<size_t>(state.call);
     switch (state.at) {
       case Rank::At::kSlot:
-        return state.call < kEagerDepth - 1
+        return state.call < depth_ - 1
                    ? 0
-                   : arrival(state.call - kEagerDepth + 1, (rank + state.awaited) % n_, rank);
+                   : arrival(state.call - depth_ + 1, (rank + state.awaited) % n_, rank);
       case Rank::At::kArrive:
         return 0;
       case Rank::At::kAwaitAll:
@@ -242,7 +244,7 @@ class Player {
     switch (state.at) {
       case Rank::At::kSlot:
         if (state.awaited == 1) core.now += topology_.call_ns;
-        if (state.call >= kEagerDepth - 1 && ++state.awaited < n_) return;
+        if (state.call >= depth_ - 1 && ++state.awaited < n_) return;
         state.awaited = 1;
         state.at = Rank::At::kArrive;
         return;
@@ -375,7 +377,7 @@ class Player {
                                           : operand.ring > 0    ? chunk % operand.ring * operand.ring_stride
                                                                 : chunk * program.chunk_bytes);
       const bool slot = operand.space == Space::kScratch && program.eager;
-      const int number = window.memory + (slot ? state.call % kEagerDepth : 0);
+      const int number = window.memory + (slot ? state.call % depth_ : 0);
       const uint64_t begin = window.offset + at;
       const Footprint::Price price = stores
                                          ? footprint_.store(core_number(rank), number, begin, begin + bytes)
@@ -456,6 +458,7 @@ class Player {
   const int n_;
   const Geometry geometry_;
   Footprint footprint_;
+  int depth_ = kEagerDepth;  // of the slots of eager calls
   int warm_ = 0, calls_ = 0;
   uint64_t events_ = 1;  // arrivals, signals and messages: what a rank may wait for
   std::array<std::vector<Window>, 3> spaces_;

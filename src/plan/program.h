@@ -82,11 +82,16 @@ struct Program {
 // Steps of a program are at most this: an executor may keep a call's number in the bits above.
 inline constexpr uint32_t kMaxStep = (1u << 24) - 1;
 
-// The eager call s (of a group's calls of any kind) writes into slot s mod kEagerDepth. A rank may be ahead
-// of its peers (the root of a broadcast waits for nobody), so before the first instruction the executor waits
-// until every peer has arrived at call s - kEagerDepth + 1: then all have left the call that last used the
-// slot. Small payloads have more slots, by the same rule.
+// The eager call s (of a group's calls of any kind) writes into slot s mod d, d being eager_depth() of its
+// scratch. A rank may be ahead of its peers (the root of a broadcast waits for nobody), so before the first
+// instruction the executor waits until every peer has arrived at call s - d + 1: then all have left the call that
+// last used the slot. Small payloads have more slots: ranks that share a core then take turns once in many calls.
 inline constexpr int kEagerDepth = 16;
+inline constexpr int kSmallEagerDepth = 64;
+inline constexpr uint64_t kSmallEagerBytes = 1024;
+constexpr int eager_depth(uint64_t scratch_bytes) {
+  return scratch_bytes <= kSmallEagerBytes ? kSmallEagerDepth : kEagerDepth;
+}
 
 // Binds a plan. All operands of an instruction have the same length; instructions on no bytes are left out.
 // Errors: kInvalidArgument (rank, root or counts outside the group, element or chunk size that cannot be
