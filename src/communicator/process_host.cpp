@@ -119,8 +119,8 @@ class ProcessHost final : public Host {
   void left() override {
     const std::filesystem::path folder = recording_->end();
     const uint32_t before = world_.header().ranks_out.fetch_add(1);
-    if (before + 1 == static_cast<uint32_t>(world_.world_size()) && !folder.empty())
-      merge_trace_at_end(job(), folder);
+    if (before + 1 != static_cast<uint32_t>(world_.world_size()) || folder.empty()) return;
+    merge_trace_at_end(job(), folder, recording_->identity().world_size > world_.world_size());
   }
 
   Result<std::shared_ptr<std::byte>> take_memory(const Meeting& meeting) {

@@ -40,12 +40,17 @@ bool written_since(const std::filesystem::path& path, int64_t real_ns) {
   return ::stat(path.c_str(), &file) == 0 && nanoseconds(file.st_mtim) >= real_ns;
 }
 
-std::filesystem::path free_name(const std::filesystem::path& directory) {
+std::filesystem::path free_name(const std::filesystem::path& directory, const std::string& name) {
   const int64_t began = program_began_ns();
-  std::filesystem::path path = directory / "comm_trace.json";
+  std::filesystem::path path = directory / (name + ".json");
   for (int number = 2; written_since(path, began); ++number)
-    path = directory / fmt::format("comm_trace.{}.json", number);
+    path = directory / fmt::format("{}.{}.json", name, number);
   return path;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "host";
 }
 
 // Jobs that end at the same time in one directory do so one behind the other.
@@ -62,17 +67,27 @@ Descriptor lock(const std::filesystem::path& directory) {
 
 }  // namespace
 
-void merge_trace_at_end(const std::string& job, const std::filesystem::path& directory) {
+void merge_trace_at_end(const std::string& job, const std::filesystem::path& directory, bool several_hosts) {
   const Descriptor alone = lock(directory);
-  const auto output = free_name(directory);
-  const auto merged = merge_traces({{directory}}, {.output = output, .job = job});
+  MergeOptions options{.output = free_name(directory, "comm_trace"), .job = job};
+  if (several_hosts) options.output_of_some = free_name(directory, "comm_trace." + host_name());
+  const auto merged = merge_traces({{directory}}, options);
   if (!merged.ok()) {
+    // Another host was here meanwhile, and took the files away.
+    if (several_hosts && merged.status().code() == ErrorCode::kInvalidArgument) return;
     fmt::print(stderr, "collective-ops: the trace was not merged: {}\n", merged.status().message());
+  } else if (merged->left_to_others) {
+    return;
+  } else if (several_hosts && merged->output == options.output_of_some) {
+    fmt::print(stderr,
+               "collective-ops: {} has the ranks of this host. For one trace of all, bring the hosts' "
+               "comm_trace.*.bin into one directory, and run there: collective-ops trace merge .\n",
+               merged->output);
   } else if (!merged->complete()) {
     fmt::print(stderr, "collective-ops: {}\n", merged->text());
-  } else if (output.filename() != "comm_trace.json") {
+  } else if (options.output.filename() != "comm_trace.json") {
     fmt::print(stderr, "collective-ops: the trace is in {}; comm_trace.json is of a job that ended before\n",
-               output.string());
+               options.output.string());
   }
 }
 

@@ -276,10 +276,17 @@ Result<MergeSummary> merge_traces(std::span<const std::filesystem::path> inputs,
     if (broken.hash.empty() || broken.hash == job_hash(summary.job))
       summary.unreadable.push_back(broken.reason);
   }
+  const bool some_suffice = !options.output_of_some.empty();
+  const auto is_open = [](const TraceFileReader& file) { return !file.info().closed; };
+  if (some_suffice && std::any_of(found->files.begin(), found->files.end(), is_open)) {
+    summary.left_to_others = true;
+    return summary;
+  }
   std::vector<Source> sources;
   for (TraceFileReader& file : found->files) sources.push_back(survey(file));
   found->files.clear();  // closes them
   describe_ranks(sources, summary);
+  if (some_suffice && !summary.missing_ranks.empty()) summary.output = options.output_of_some.string();
   if (Status status = write_timeline(sources, summary); !status.ok()) return status;
   if (!options.keep_files && summary.complete()) {
     for (const Source& source : sources) {

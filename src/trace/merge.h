@@ -17,6 +17,9 @@ struct MergeOptions {
   std::filesystem::path output = "comm_trace.json";
   std::string job;          // id or hash of the job; empty: the one that started last
   bool keep_files = false;  // else the ranks' files go once all ranks are merged without a loss
+  // Where set, ranks of other hosts may still write: nothing is merged before all files here are closed, and
+  // where ranks have none here, what is there goes to this file.
+  std::filesystem::path output_of_some;
 };
 
 // What became of one rank's file.
@@ -43,6 +46,7 @@ struct MergeSummary {
   std::vector<std::string> other_jobs;   // jobs whose files lie there too and were left alone
   std::vector<std::string> older_files;  // of an earlier start of the same job, left alone
   bool files_removed = false;
+  bool left_to_others = false;  // nothing was written: ranks still record, and the last one merges
 
   // All ranks are there and nothing of them is damaged, lost or still being written.
   bool complete() const;

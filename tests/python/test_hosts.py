@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -120,6 +121,59 @@ def test_strict_sums_have_the_bits_of_one_host() -> None:
         for end in outputs(run(program, hosts, ranks, strict))
     }
     assert len(found) == 1
+
+
+TRACED = """
+for _ in range(3): ops.allreduce(np.ones(1000, np.float32))
+first_host = os.environ["RANK"] in ("0", "1")
+marks = os.environ["MARKS"]
+while not first_host and len([name for name in os.listdir(marks) if name.startswith("left")]) < 2:
+    time.sleep(0.01)
+ops.finalize()
+open(f"{marks}/left{rank}", "w").close()
+"""
+
+
+def test_the_last_host_merges_the_trace(tmp_path: Path) -> None:
+    marks, traces = tmp_path / "marks", tmp_path / "traces"
+    marks.mkdir(), traces.mkdir()
+    env = {"COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(traces), "MARKS": str(marks)}
+    assert outputs(run(TRACED, env=env)) == [""] * 4
+    assert [path.name for path in traces.iterdir()] == ["comm_trace.json"]
+    assert calls_of_ranks(traces / "comm_trace.json") == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def test_hosts_without_a_common_directory_have_a_trace_each(tmp_path: Path) -> None:
+    from collective_ops import trace
+
+    marks, together = tmp_path / "marks", tmp_path / "together"
+    marks.mkdir(), together.mkdir()
+    folders = [tmp_path / f"host{number}" for number in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    env = {
+        "COLLECTIVE_OPS_TRACE": "1",
+        "MARKS": str(marks),
+        "COLLECTIVE_OPS_SECRET": "a secret of 16 letters",
+    }
+    env_of = {rank: {"COLLECTIVE_OPS_TRACE_DIR": str(folders[rank // 2])} for rank in range(4)}
+    with NetworkHosts(2) as job:
+        command = [sys.executable, "-c", START + TRACED]
+        ends = job.run_ranks(command, 2, {**env, "PYTHONPATH": PYTHON}, env_of, timeout=60)
+    assert all(end.exit_code == 0 for end in ends), [end.output for end in ends]
+    assert sum("trace merge" in end.output for end in ends) == 2
+    for number, folder in enumerate(folders):
+        assert calls_of_ranks(folder / f"comm_trace.host{number}.json") == {2 * number: 3, 2 * number + 1: 3}
+        for raw in folder.glob("*.bin"):
+            raw.rename(together / raw.name)
+    assert trace.merge(together).complete
+    assert calls_of_ranks(together / "comm_trace.json") == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def calls_of_ranks(path: Path) -> dict[int, int]:
+    events = json.loads(path.read_text())["traceEvents"]
+    ranks = [event["pid"] for event in events if event["ph"] == "X" and event["name"] == "all_reduce"]
+    return {rank: ranks.count(rank) for rank in sorted(set(ranks))}
 
 
 def test_a_killed_rank_is_named_on_all_hosts() -> None:
