@@ -167,6 +167,31 @@ def databases(rank_pool: RankPool, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.skipif(not MSPROF.exists(), reason="no msprof-analyze in build/msprof: make test-msprof")
+def test_the_existing_tool_finds_the_same_in_databases(databases: Path, tmp_path: Path) -> None:
+    command = [str(MSPROF), "cluster", "-m", "all", "-d", str(databases), "-o", str(tmp_path), "--force"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "[ERROR]" not in said, said[-3000:]
+    base = sqlite3.connect(tmp_path / "cluster_analysis_output" / "cluster_analysis.db")
+    columns = "computing, communication_not_overlapped, overlapped, communication, free, stage, bubble"
+    for rank in (0, 1):
+        own = sqlite3.connect(next((databases / str(rank)).rglob("analysis.db")))
+        expected = own.execute(f"SELECT step, {columns} FROM StepTraceTime ORDER BY step").fetchall()
+        table_of_ranks = "ClusterStepTraceTime WHERE type = 'rank' AND \"index\" = ? ORDER BY step"
+        assert (
+            base.execute(f"SELECT step, {columns} FROM {table_of_ranks}", (str(rank),)).fetchall() == expected
+            and len(expected) == 5
+        )
+        figures, each = "count(*), sum(transit_time), sum(wait_time)", "hccl_op_name NOT LIKE 'Total%'"
+        ours = own.execute(f"SELECT {figures}, sum(elapse_time) FROM CommAnalyzerTime WHERE {each}")
+        query = (
+            f"SELECT {figures}, sum(elapsed_time) FROM ClusterCommunicationTime WHERE {each} AND rank_id = ?"
+        )
+        (theirs,) = base.execute(query, (rank,))
+        assert theirs == pytest.approx(ours.fetchone(), rel=1e-9) and theirs[0] == 5 * 4
+
+
+@pytest.mark.skipif(not MSPROF.exists(), reason="no msprof-analyze in build/msprof: make test-msprof")
 @pytest.mark.parametrize("mode", RECIPES)
 def test_recipes_of_the_existing_tool_run(databases: Path, tmp_path: Path, mode: str) -> None:
     command = [str(MSPROF), "cluster", "-m", mode, "-d", str(databases), "-o", str(tmp_path), "--force"]
