@@ -507,3 +507,16 @@ def test_steps_of_programs_are_measured_on_both_backends(tmp_path: Path) -> None
     assert all(row["ms"] > 0 and row["cpu_ms"] > 0 for row in rows)
     unknown = run_program("torch_steps.py", "--scenarios", "games")
     assert unknown.returncode == 2 and "games" in unknown.stderr
+
+
+@needs_torch
+def test_collectives_through_torch_beside_deepspeed_or_why_not() -> None:
+    pytest.importorskip("collective_ops_torch._native")
+    arguments = "--ranks 3 --sizes 64 --collectives all_reduce,barrier --seconds 0.01".split()
+    done = run_program("torch_backend.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("all_reduce", "barrier"))]
+    assert [row[:2] for row in rows] == [["all_reduce", "64"], ["barrier", "64"]]
+    assert all(float(cell) > 0 for row in rows for cell in row[1:])
+    # name, bytes, ours, gloo, ratio, direct; DeepSpeed's two where it can take part
+    assert len(rows[1]) == 5 and (len(rows[0]) == 8 or "DeepSpeed is left out: " in done.stdout)
