@@ -3,7 +3,7 @@
 Every rank tells rank 0 which runs it has profiles of; rank 0 says which one is wanted. Then every rank tells
 which files it has of that (name, size, SHA-256); rank 0 asks for those that it lacks or has otherwise, checks
 what comes, and only then gives it its name. Where ranks share a file system, or an earlier attempt was cut
-off, what is there already is not sent again.
+off, what is there already is not sent again; nor is what rank 0 has made anew since, to align the clocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from . import alignment, outputs, runs
 
 _CHUNK = 4 << 20
+_RECEIPT = ".gathered.json"  # in a profile that came: of files made anew here, the digests there and here
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,15 @@ def in_job(root: Path, rank: int, world_size: int, run: str = "") -> Gathered | 
     here = [profile for profile in found if profile.run == chosen]
     own = [profile for profile in here if profile.rank == 0]
     total = _Total(sum(len(_files(p)) for p in own), {0} if own else set())
+    came: dict[Path, dict[str, str]] = {}
     for source in range(1, world_size):
-        _take(wire, _Places(root, here), source, total)
+        _take(wire, _Places(root, here), source, total, came)
     total.done()
     if problem:
         raise ValueError(f"profile gather: {problem}")
+    told = align(root, chosen, total.fresh)
+    for folder, digests in came.items():
+        _write_receipt(folder, digests)
     return Gathered(
         files=total.files,
         bytes=total.bytes,
@@ -111,16 +116,19 @@ def in_job(root: Path, rank: int, world_size: int, run: str = "") -> Gathered | 
         problems=tuple(total.problems),
         run=chosen,
         other_runs=tuple(sorted(known.keys() - {chosen})),
-        clocks=tuple(align(root, chosen)),
+        clocks=tuple(told),
     )
 
 
-def align(root: Path, run: str) -> list[str]:
-    """The profiles of a run, once all are here, onto one clock. Returns what is to be told."""
+def align(root: Path, run: str, fresh: Iterable[Path] = ()) -> list[str]:
+    """The profiles of a run, once all are here, onto one clock; `fresh` are folders into which files came
+    that are not on it yet. Returns what is to be told."""
     changed, told = alignment.align(p for p in runs.find_profiles(root, depth=8) if p.run == run)
-    for profile in changed:
+    folders = {profile.path for profile in changed}
+    folders |= {folder for folder in fresh if runs.info_of(folder).get(runs.MARK, {}).get("clock")}
+    for folder in sorted(folders):
         try:
-            outputs.write(profile.path)
+            outputs.write(folder)
         except ValueError as error:
             told.append(str(error))
     return told
@@ -157,10 +165,11 @@ class _Places:
         beside = [p.path.parent.parent for p in here if p.path.parent.name == str(p.rank)]
         self._base = beside[0] if beside else root
 
-    def of(self, rank: int, name: str) -> Path:
+    def of(self, rank: int, name: str) -> tuple[Path, Path]:
+        """The profile's folder, and the file in it."""
         profile, _, rest = name.partition("/")
-        folder = self._known.get((rank, profile), self._base / str(rank) / profile)
-        return _below(folder, rest)
+        folder = self._known.get((rank, profile)) or _below(self._base / str(rank), profile)
+        return folder, _below(folder, rest)
 
 
 @dataclass
@@ -172,6 +181,7 @@ class _Total:
 
     def __post_init__(self) -> None:
         self.problems: list[str] = []
+        self.fresh: set[Path] = set()  # folders into which something came
         self._shown = sys.stderr.isatty()
 
     def show(self, rank: int, done: int, whole: int) -> None:
@@ -185,13 +195,19 @@ class _Total:
             print(file=sys.stderr)
 
 
-def _take(wire: Wire, places: _Places, source: int, total: _Total) -> None:
-    """One rank's files, those first that can be checked."""
+def _take(wire: Wire, places: _Places, source: int, total: _Total, came: dict[Path, dict[str, str]]) -> None:
+    """One rank's files, but for those that are here; `came` learns the digest of each, by folder and path."""
     told = json.loads(wire.recv(source))
     wanted = []
+    receipts: dict[Path, dict[str, list[str]]] = {}
     for name, size, digest in told:
-        path = places.of(source, name)
-        if path.is_file() and path.stat().st_size == size and _digest(path) == digest:
+        folder, path = places.of(source, name)
+        if folder not in came:
+            came[folder], receipts[folder] = {}, _read_receipt(folder)
+        inside = path.relative_to(folder).as_posix()
+        came[folder][inside] = digest
+        here = _digest(path) if path.is_file() else ""
+        if here and (here == digest or [digest, here] == receipts[folder].get(inside)):
             total.kept += 1
         else:
             wanted.append((name, size, digest))
@@ -200,13 +216,35 @@ def _take(wire: Wire, places: _Places, source: int, total: _Total) -> None:
     wire.send(json.dumps([name for name, _, _ in wanted]).encode(), source)
     done, whole = 0, sum(size for _, size, _ in wanted)
     for name, size, digest in wanted:
-        problem = _receive(wire, places.of(source, name), source, digest)
+        folder, path = places.of(source, name)
+        problem = _receive(wire, path, source, digest)
         if problem:
             total.problems.append(f"rank {source}: {name}: {problem}")
         else:
+            total.fresh.add(folder)
             total.files, total.bytes = total.files + 1, total.bytes + size
         done += size
         total.show(source, done, whole)
+
+
+def _read_receipt(folder: Path) -> dict[str, list[str]]:
+    try:
+        content = json.loads((folder / _RECEIPT).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write_receipt(folder: Path, digests: dict[str, str]) -> None:
+    """What was made anew since it came is known again by the digest that it came with."""
+    receipt = {}
+    if runs.info_of(folder).get(runs.MARK, {}).get("clock"):
+        here = {name: _digest(folder / name) for name in digests if (folder / name).is_file()}
+        receipt = {name: [digests[name], digest] for name, digest in here.items() if digest != digests[name]}
+    if receipt:
+        runs.write_whole(folder / _RECEIPT, json.dumps(receipt))
+    else:
+        (folder / _RECEIPT).unlink(missing_ok=True)
 
 
 def _receive(wire: Wire, path: Path, source: int, digest: str) -> str:
