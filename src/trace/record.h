@@ -58,7 +58,7 @@ struct CallRecord {
   int64_t issued_ns = 0;            // the user made the call
   int64_t begun_ns = 0;             // it left the queue; equal to issued_ns for a blocking call
   int64_t ended_ns = 0;
-  int64_t waited_ns = 0;        // in this call, for peers, all together
+  int64_t waited_ns = 0;  // in this call, for peers, all together; waits below some 0.2 us are not counted
   int64_t longest_wait_ns = 0;  // set by the recorder from the peers
   int64_t moved_ns = 0;         // executing copies and reductions
 };

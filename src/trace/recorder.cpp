@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint64_t kHeaderBytes = sizeof(TraceFileHeader);
 constexpr uint64_t kPopulateBytes = uint64_t{64} << 10;  // stays in the L2 cache, 15 us at a time
+constexpr uint64_t kLine = 64;  // of the cache
 constexpr uint64_t kLargestStep = uint64_t{32} << 20;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, absent from older headers
 
@@ -205,6 +206,9 @@ void Recorder::record(const CallRecord& call, std::span<const PeerRecord> peers,
   std::memcpy(place, &entry, sizeof(entry));
   if (!peers.empty()) std::memcpy(place + sizeof(entry), peers.data(), peers.size_bytes());
   commit(entry.header.bytes);
+  // The next call's entry is as long, as a rule, and finds its lines in the cache.
+  for (uint64_t ahead = 0; ahead < entry.header.bytes + kLine && position_ + ahead < ready_end_; ahead += kLine)
+    __builtin_prefetch(window_ + (position_ - window_begin_) + ahead, /*rw=*/1);
   // Only the holder of the mutex writes: a plain load and store, no locked instruction.
   header_->committed_calls.store(header_->committed_calls.load(std::memory_order_relaxed) + 1,
                                  std::memory_order_relaxed);
