@@ -1,4 +1,4 @@
-"""`collective-ops run`: starts the ranks of one host, on torch.distributed.run's elastic agent.
+"""`collective-ops run`: starts the ranks of this host, on torch.distributed.run's elastic agent.
 
 The agent starts and ends the processes and sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 This module adds what its users ask for: msrun's spellings, DEVICE_IDS, one log per rank, and, where a rank
@@ -26,6 +26,7 @@ from pathlib import Path
 from collective_ops._watch import TRACEBACK, LiveOutput, RankState, RankWatcher, first_failure, last_lines
 from collective_ops.binding import parse_bind_core, plan_binding, usable_cores
 
+SEVERAL_HOSTS_PORT = 29500  # as torchrun's
 EXAMPLES = """\
 examples:
   collective-ops run --nproc_per_node 8 train.py --epochs 3
@@ -37,12 +38,15 @@ examples:
       four ranks, with DEVICE_ID 4, 5, 6 and 7
   collective-ops run --nproc_per_node 8 --dry-run train.py
       shows the environment and the command of each rank, and starts nothing
+  export COLLECTIVE_OPS_SECRET=...
+  collective-ops run --nnodes 2 --node-rank 0 --master-addr node1 --nproc_per_node 8 train.py
+      eight of sixteen ranks; the same on the second host with --node-rank 1. The secret is one for all hosts
   collective-ops run --worker_num=8 --local_worker_num=8 --log_dir=out --join=True python train.py
       the options of msrun are understood, too
 
 COLLECTIVE_OPS_JOB_ID names the job where it is set; else the launcher makes a name.
-Where a rank fails, its error is printed alone, and the others are stopped. No port is fixed: launches side by
-side do not meet.
+Where a rank fails, its error is printed alone, and the others are stopped. On one host no port is fixed:
+launches side by side do not meet.
 
 exit code: 0 where all ranks ended well; else that of the first rank that failed, or 128 + the number of the
 signal that ended it or the launch; 2 where the command line cannot be used, 1 where no rank could be started.
@@ -54,21 +58,28 @@ class LaunchPlan:
     """Everything that is decided before a process starts."""
 
     command: list[str]
-    device_ids: list[int]  # one per rank
+    device_ids: list[int]  # one per rank of this host
     job_id: str
     log_dir: Path
-    shown: list[int]  # ranks whose output is shown while they run
+    shown: list[int]  # ranks of this host whose output is shown while they run
     environment: dict[str, str] = field(default_factory=dict)  # added to what the launcher itself has
     master_addr: str | None = None
     master_port: int | None = None
     start_timeout: int = 600
     kill_after: float = 5.0  # seconds between SIGTERM and SIGKILL
     json_file: Path | None = None
-    cpus: list[list[int]] = field(default_factory=list)  # of each rank; []: any
+    cpus: list[list[int]] = field(default_factory=list)  # of each rank of this host; []: any
+    nodes: int = 1  # hosts, each with as many ranks
+    node: int = 0  # this one
 
     @property
     def world_size(self) -> int:
-        return len(self.device_ids)
+        return len(self.device_ids) * self.nodes
+
+    @property
+    def ranks(self) -> range:
+        """Those of this host."""
+        return _ranks_of(self.node, len(self.device_ids))
 
     def log(self, rank: int) -> Path:
         return self.log_dir / f"rank_{rank}.log"
@@ -100,14 +111,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nproc",
         type=_positive,
         metavar="N",
-        help="ranks on this host, that is all",
+        help="ranks on this host, and as many on each other one",
     )
     count.add_argument("--worker_num", type=_positive, metavar="N", help="msrun: ranks in all")
     count.add_argument("--local_worker_num", type=_positive, metavar="N", help="msrun: ranks on this host")
     where = parser.add_argument_group("where they meet (default: on a free port of this host)")
-    where.add_argument("--master_addr", "--master-addr", metavar="HOST", help="exported as MASTER_ADDR")
     where.add_argument(
-        "--master_port", "--master-port", type=_positive, metavar="PORT", help="instead of a free one"
+        "--master_addr", "--master-addr", metavar="HOST", help="of node 0; exported as MASTER_ADDR"
+    )
+    where.add_argument(
+        "--master_port",
+        "--master-port",
+        type=_positive,
+        metavar="PORT",
+        help=f"instead of a free one; over several hosts it is {SEVERAL_HOSTS_PORT} where not given",
     )
     where.add_argument(
         "--cluster_time_out",
@@ -115,10 +132,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long ranks wait for each other at the start (HCCL_CONNECT_TIMEOUT)",
     )
+    where.add_argument("--nnodes", type=_positive, metavar="N", help="hosts (default 1); start each one's")
     where.add_argument(
-        "--node_rank", "--node-rank", type=int, default=0, metavar="N", help="0: there is one host"
+        "--node_rank", "--node-rank", type=int, metavar="N", help="which of the hosts this is, from 0"
     )
-    where.add_argument("--nnodes", default="1", help="1: there is one host")
     where.add_argument(
         "--standalone", action="store_true", help="torchrun's word for what is the default here"
     )
@@ -183,30 +200,38 @@ def run(options: argparse.Namespace) -> int:
 
 def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]) -> LaunchPlan:
     devices = _device_ids(environ.get("DEVICE_IDS", ""))
-    world_size = _world_size(options, devices)
+    nodes, node = _nodes(options)
+    local_size = _local_size(options, devices, nodes)
     job_id = fresh = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    if nodes > 1:  # equal on all hosts
+        options.master_port = options.master_port or SEVERAL_HOSTS_PORT
+        job_id = f"{options.master_addr}-{options.master_port}"
     if "RANK" not in environ:  # else a rank of another job starts this one
         job_id = environ.get("COLLECTIVE_OPS_JOB_ID") or job_id
-    logs = _default_log_dir() / (re.sub(r"[^\w.-]", "_", job_id).lstrip(".") or "job")
+    name = job_id if nodes == 1 else f"{job_id}-node{node}"
+    logs = _default_log_dir() / (re.sub(r"[^\w.-]", "_", name).lstrip(".") or "job")
     if logs.exists():  # of an earlier run with this id
         logs = logs.with_name(f"{logs.name}-{fresh}")
     plan = LaunchPlan(
         command=_command(options.command, options.module),
-        device_ids=devices[:world_size] if devices else list(range(world_size)),
+        device_ids=devices[:local_size] if devices else list(range(local_size)),
         job_id=job_id,
         log_dir=(options.log_dir or logs).absolute(),
-        shown=_shown(options.show, world_size),
+        shown=_shown(options.show, local_size * nodes, _ranks_of(node, local_size)),
         master_addr=options.master_addr,
         master_port=options.master_port,
         json_file=options.json,
+        nodes=nodes,
+        node=node,
     )
     plan.cpus = _bound_cpus(options.bind_core, plan.device_ids)
     plan.environment = {"COLLECTIVE_OPS_JOB_ID": job_id}
-    if not any(environ.get(name) for name in ("COLLECTIVE_OPS_SECRET", "COLLECTIVE_OPS_SECRET_FILE")):
+    secret = any(environ.get(name) for name in ("COLLECTIVE_OPS_SECRET", "COLLECTIVE_OPS_SECRET_FILE"))
+    if nodes == 1 and not secret:  # over several hosts it has to be theirs; without one the ranks say so
         plan.environment["COLLECTIVE_OPS_SECRET"] = secrets.token_hex(32)
     if "OMP_NUM_THREADS" not in environ:
         cores = len(os.sched_getaffinity(0))
-        plan.environment["OMP_NUM_THREADS"] = str(max(1, cores // world_size))
+        plan.environment["OMP_NUM_THREADS"] = str(max(1, cores // local_size))
     if "PYTHONUNBUFFERED" not in environ:
         plan.environment["PYTHONUNBUFFERED"] = "1"  # else a log is empty until its rank ends
     if options.cluster_time_out:
@@ -219,11 +244,12 @@ def make_plan(options: argparse.Namespace, environ: os._Environ | dict[str, str]
 
 
 def describe(plan: LaunchPlan) -> str:
-    lines = [f"{plan.world_size} ranks, logs in {_short(plan.log_dir)}/rank_K.log"]
-    for rank, device_id in enumerate(plan.device_ids):
+    here = f"{len(plan.ranks)} of {plan.world_size}" if plan.nodes > 1 else f"{plan.world_size}"
+    lines = [f"{here} ranks, logs in {_short(plan.log_dir)}/rank_K.log"]
+    for local_rank, (rank, device_id) in enumerate(zip(plan.ranks, plan.device_ids, strict=True)):
         variables = {
             "RANK": rank,
-            "LOCAL_RANK": rank,
+            "LOCAL_RANK": local_rank,
             "WORLD_SIZE": plan.world_size,
             "DEVICE_ID": device_id,
             "MASTER_ADDR": plan.master_addr or "localhost",
@@ -232,7 +258,8 @@ def describe(plan: LaunchPlan) -> str:
         if "COLLECTIVE_OPS_SECRET" in variables:
             variables["COLLECTIVE_OPS_SECRET"] = "<fresh secret>"
         words = " ".join(f"{name}={value}" for name, value in variables.items())
-        cpus = f" (on cpu {','.join(map(str, plan.cpus[rank]))})" if plan.cpus[rank] else ""
+        bound = plan.cpus[local_rank]
+        cpus = f" (on cpu {','.join(map(str, bound))})" if bound else ""
         lines.append(f"rank {rank}{cpus}: {words} {shlex.join(plan.command)}")
     return "\n".join(lines)
 
@@ -241,7 +268,8 @@ def launch(plan: LaunchPlan) -> int:
     try:
         plan.log_dir.mkdir(parents=True, exist_ok=True)
         for old in plan.log_dir.glob("rank_*.log"):
-            old.unlink()
+            if plan.nodes == 1 or old in map(plan.log, plan.ranks):  # hosts may share the folder
+                old.unlink()
     except OSError as error:
         raise UsageError(
             f"cannot write logs to {plan.log_dir}: {error.strerror}; give another --log_dir"
@@ -306,6 +334,10 @@ def _run_ranks(plan: LaunchPlan, state_directory: Path) -> tuple[dict[int, RankS
 def _run_agent(plan: LaunchPlan, state_directory: Path) -> dict[int, int]:
     """Returns the exit codes of failed ranks. Raises what the agent raises, a signal among it."""
     try:
+        with _variable(
+            "TORCH_CPP_LOG_LEVEL", "ERROR"
+        ):  # read once; where hosts end one after the other it warns
+            import torch.distributed  # noqa: F401
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -318,16 +350,16 @@ def _run_agent(plan: LaunchPlan, state_directory: Path) -> dict[int, int]:
     static = plan.master_port is not None
     address = plan.master_addr or "localhost"
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=plan.world_size,
+        min_nodes=plan.nodes,
+        max_nodes=plan.nodes,
+        nproc_per_node=len(plan.ranks),
         run_id=plan.job_id,
         rdzv_backend="static" if static else "c10d",
         rdzv_endpoint=f"{address}:{plan.master_port}" if static else "localhost:0",
-        rdzv_configs={"rank": 0, "timeout": plan.start_timeout}
+        rdzv_configs={"rank": plan.node, "timeout": plan.start_timeout}
         if static
         else {"timeout": plan.start_timeout},
-        local_addr=address,
+        local_addr=address if plan.nodes == 1 else None,
         max_restarts=0,
         monitor_interval=0.2,
         shutdown_timeout=3,
@@ -351,7 +383,7 @@ def _report(plan: LaunchPlan, ranks: dict[int, RankState], signal_number: int, p
         name = signal.Signals(signal_number).name
         print(f"\ncollective-ops run: stopped by {name}; no rank is left; {logs}", file=sys.stderr)
         return 128 + signal_number
-    failed = first_failure(ranks, {rank: plan.log(rank) for rank in range(plan.world_size)})
+    failed = first_failure(ranks, {rank: plan.log(rank) for rank in plan.ranks})
     if failed is None:
         if problem:
             print(f"collective-ops run: the ranks could not be started: {problem}", file=sys.stderr)
@@ -393,7 +425,7 @@ def _merge_trace(plan: LaunchPlan) -> None:
 
 
 def _write_summary(plan: LaunchPlan, ranks: dict[int, RankState], exit_code: int, seconds: float) -> None:
-    failed = first_failure(ranks, {rank: plan.log(rank) for rank in range(plan.world_size)})
+    failed = first_failure(ranks, {rank: plan.log(rank) for rank in plan.ranks})
     summary = {
         "job_id": plan.job_id,
         "world_size": plan.world_size,
@@ -457,28 +489,52 @@ def _device_ids(text: str) -> list[int]:
     return devices
 
 
-def _world_size(options: argparse.Namespace, devices: list[int]) -> int:
-    if options.nnodes != "1" or options.node_rank != 0:
-        raise UsageError(
-            "ranks of one host are started; --nnodes above 1 and --node_rank above 0 are not supported"
-        )
+def _ranks_of(node: int, local_size: int) -> range:
+    return range(node * local_size, (node + 1) * local_size)
+
+
+def _nodes(options: argparse.Namespace) -> tuple[int, int]:
+    """How many hosts, and which one this is."""
+    nodes = options.nnodes or 1
+    if not options.nnodes and options.worker_num and options.local_worker_num:  # msrun counts ranks alone
+        nodes, rest = divmod(options.worker_num, options.local_worker_num)
+        if rest or nodes < 1:
+            raise UsageError(
+                f"--worker_num {options.worker_num} and --local_worker_num {options.local_worker_num}: every "
+                "host has as many ranks, so the first is a multiple of the second"
+            )
+    if nodes == 1:
+        if options.node_rank and options.node_rank > 0:
+            raise UsageError(f"--node_rank {options.node_rank}: there is one host; give --nnodes, too")
+        return 1, 0
+    if options.node_rank is None or not 0 <= options.node_rank < nodes:
+        raise UsageError(f"which of the {nodes} hosts is this? Give --node_rank 0 to {nodes - 1}, each once")
+    if not options.master_addr:
+        raise UsageError("where is node 0? Give --master_addr, its name or address, alike on all hosts")
+    return nodes, options.node_rank
+
+
+def _local_size(options: argparse.Namespace, devices: list[int], nodes: int) -> int:
     given = {
         f"--{name} {getattr(options, name)}": getattr(options, name)
-        for name in ("nproc_per_node", "local_worker_num", "worker_num")
+        for name in ("nproc_per_node", "local_worker_num")
         if getattr(options, name)
     }
+    if options.worker_num:
+        given[f"--worker_num {options.worker_num}"] = options.worker_num / nodes
     if len(set(given.values())) > 1:
-        raise UsageError(
-            f"{' and '.join(given)} differ: all ranks run on this host, so the numbers are the same"
-        )
+        hosts = "all ranks run on this host" if nodes == 1 else f"each of {nodes} hosts has as many ranks"
+        raise UsageError(f"{' and '.join(given)} differ: {hosts}")
     if not given and not devices:
         raise UsageError("how many ranks? Give --nproc_per_node 8, or set DEVICE_IDS=0,1,2,3,4,5,6,7")
-    world_size = next(iter(given.values())) if given else len(devices)
-    if devices and world_size > len(devices):
+    local_size = next(iter(given.values())) if given else len(devices)
+    if local_size != int(local_size):
+        raise UsageError(f"{next(iter(given))}: {nodes} hosts have as many ranks each")
+    if devices and local_size > len(devices):
         raise UsageError(
             f"{next(iter(given))}, but DEVICE_IDS names {len(devices)} devices; unset one of them"
         )
-    return world_size
+    return int(local_size)
 
 
 def _command(words: list[str], is_module: bool) -> list[str]:
@@ -498,9 +554,9 @@ def _command(words: list[str], is_module: bool) -> list[str]:
     return words
 
 
-def _shown(text: str, world_size: int) -> list[int]:
+def _shown(text: str, world_size: int, here: range) -> list[int]:
     if text in ("all", "-1"):
-        return list(range(world_size))
+        return list(here)
     if text == "none":
         return []
     if not re.fullmatch(r"\d+(,\d+)*", text):
@@ -508,7 +564,7 @@ def _shown(text: str, world_size: int) -> list[int]:
     ranks = sorted({int(item) for item in text.split(",")})
     if ranks[-1] >= world_size:
         raise UsageError(f"--show {text}: the last rank is {world_size - 1}")
-    return ranks
+    return [rank for rank in ranks if rank in here]
 
 
 def _default_log_dir() -> Path:
@@ -519,6 +575,17 @@ def _short(path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str):
+    """Set in this process for a while, where the user has not."""
+    is_new = name not in os.environ and bool(os.environ.setdefault(name, value))
+    try:
+        yield
+    finally:
+        if is_new:
+            del os.environ[name]
 
 
 @contextlib.contextmanager

@@ -235,6 +235,71 @@ def test_two_jobs_at_once_do_not_meet() -> None:
                 assert output.strip() == str(job + 1), output
 
 
+def start_everywhere(hosts: NetworkHosts, words: list[str], cwd: Path, **env: str) -> list[str]:
+    """`collective-ops run` with two ranks on each host; its output and that of the ranks it shows."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    variables |= {"PYTHONPATH": PYTHON, "COLLECTIVE_OPS_SECRET": "a secret of sixteen letters", **env}
+    command = [sys.executable, "-c", f"import os; os.chdir({str(cwd)!r}); from collective_ops import cli; "
+               "raise SystemExit(cli.main())", "run", "--nnodes", "2", "--nproc_per_node", "2",
+               "--master-addr", hosts.addresses[0]]  # fmt: skip
+    launched = [
+        hosts.start(node, [*command, "--node-rank", str(node), *words], variables)
+        for node in range(hosts.count)
+    ]
+    found = []
+    for process in launched:
+        output, _ = process.communicate(timeout=60)
+        found.append(f"exit {process.returncode}\n{output}")
+    return found
+
+
+def test_run_starts_the_ranks_of_each_host(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(
+        START + "data = np.full(70_000, rank + 1, np.float32); ops.allreduce(data)\n"
+        "print(rank, os.environ['LOCAL_RANK'], os.environ['DEVICE_ID'], world, data[0])\n"
+        "ops.finalize()\n"
+    )
+    with NetworkHosts(2) as hosts:
+        first, second = start_everywhere(hosts, ["--show", "all", "train.py"], tmp_path)
+    assert first.startswith("exit 0\n") and second.startswith("exit 0\n"), first + second
+    assert sorted(line.split("] ")[-1] for line in first.splitlines()[1:]) == ["0 0 0 4 10.0", "1 1 1 4 10.0"]
+    assert sorted(line.split("] ")[-1] for line in second.splitlines()[1:]) == [
+        "2 0 0 4 10.0",
+        "3 1 1 4 10.0",
+    ]
+    logs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*.log"))
+    assert logs == [f"runs/10.77.0.1-29500-node{rank // 2}/rank_{rank}.log" for rank in range(4)]
+
+
+def test_run_ends_everywhere_where_a_rank_of_one_host_fails(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(
+        START + "if rank == 3: raise SystemExit('rank 3 has no data')\n"
+        "while True: ops.allreduce(np.ones(10, np.float32))\n"
+    )
+    with NetworkHosts(2) as hosts:
+        first, second = start_everywhere(hosts, ["train.py"], tmp_path)
+    assert second.startswith("exit 1\n") and "rank 3 of 4 failed with exit code 1" in second, second
+    assert "rank 3 has no data" in second
+    assert first.startswith("exit 1\n") and "rank 3" in first, first
+
+
+def test_perf_measures_over_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = str(Path(PYTHON) / "collective_ops" / "_perf")
+    if not Path(program).exists():
+        pytest.skip("collective-ops perf is not built")
+    words = [program, "all_reduce", "-p", "2", "-b", "8", "-e", "128K", "-f", "128", "-z", "0", "--json"]
+    with NetworkHosts(2) as hosts:
+        first, second = start_everywhere(hosts, words, tmp_path)
+    assert first.startswith("exit 0\n") and second == "exit 0\n", first + second
+    report = json.loads(first.removeprefix("exit 0\n"))
+    assert report["ranks"] == 4 and report["host"] == "host0, host1"
+    assert {row["bytes"] for row in report["rows"]} == {8, 1024, 128 << 10}
+    assert all(row["wrong"] == 0 for row in report["rows"])
+
+
 def test_without_a_secret_hosts_are_refused() -> None:
     environment = {"COLLECTIVE_OPS_SECRET": "", "HCCL_CONNECT_TIMEOUT": "10", "HOME": os.devnull}
     ends = run("", ranks=1, env=environment)

@@ -123,6 +123,22 @@ def test_the_job_has_the_name_that_was_given(tmp_path: Path, monkeypatch: pytest
     assert plan_of("--nproc", "2", "true", COLLECTIVE_OPS_JOB_ID="a", RANK="0").job_id != "a"
 
 
+def test_ranks_of_one_of_several_hosts() -> None:
+    words = ["--master_addr", "node1", "--node_rank", "1", "true"]
+    for counts in (
+        ["--nnodes", "3", "--nproc_per_node", "2"],
+        ["--worker_num", "6", "--local_worker_num", "2"],
+    ):
+        plan = plan_of(*counts, *words, DEVICE_IDS="4,5")
+        assert (plan.world_size, list(plan.ranks), plan.device_ids, plan.shown) == (6, [2, 3], [4, 5], [])
+        assert (plan.master_addr, plan.master_port, plan.job_id) == ("node1", 29500, "node1-29500")
+        assert "COLLECTIVE_OPS_SECRET" not in plan.environment  # it must be the same on all hosts
+        lines = launch.describe(plan).splitlines()
+        assert (
+            lines[0].startswith("2 of 6 ranks") and "RANK=2 LOCAL_RANK=0 WORLD_SIZE=6 DEVICE_ID=4" in lines[1]
+        )
+
+
 def test_device_ids_give_number_and_devices() -> None:
     assert plan_of("true", DEVICE_IDS="4,5,6,7").device_ids == [4, 5, 6, 7]
     assert plan_of("true", DEVICE_IDS=" 4 5 ").device_ids == [4, 5]
@@ -138,7 +154,11 @@ def test_device_ids_give_number_and_devices() -> None:
         (["--nproc_per_node", "3", "true"], {"DEVICE_IDS": "0,1"}, "names 2 devices"),
         (["true"], {"DEVICE_IDS": "0,1,1"}, "twice"),
         (["true"], {"DEVICE_IDS": "0,one"}, "expected numbers"),
-        (["--worker_num", "16", "--local_worker_num", "8", "true"], {}, "differ"),
+        (["--worker_num", "16", "--local_worker_num", "8", "true"], {}, "which of the 2 hosts"),
+        (["--worker_num", "16", "--nproc_per_node", "8", "true"], {}, "differ"),
+        (["--worker_num", "9", "--local_worker_num", "4", "true"], {}, "a multiple"),
+        (["--nnodes", "2", "--node_rank", "2", "--nproc_per_node", "2", "true"], {}, "0 to 1"),
+        (["--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2", "true"], {}, "where is node 0"),
         (["--nproc_per_node", "2", "--node_rank", "1", "true"], {}, "one host"),
         (["--nproc_per_node", "2", "--show", "2", "true"], {}, "the last rank is 1"),
         (["--nproc_per_node", "2", "--show", "some", "true"], {}, "expected all, none"),

@@ -124,7 +124,11 @@ def test_ranks_of_a_launcher_meet(launcher: str) -> None:
             {"PMI_RANK": "0", "PMI_SIZE": "2"},
             "-p 4, but the launcher has started 2 ranks",
         ),
-        (["reduce"], {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, "on several hosts"),
+        (
+            ["reduce", "-p", "3"],
+            {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"},
+            "-p 3, but the launcher has started 4 ranks",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -1,4 +1,5 @@
-// `collective-ops perf`: measures a collective between the ranks of this host, and checks its results.
+// `collective-ops perf`: measures a collective between ranks, and checks its results. It starts those of one
+// host itself; launchers start those of several.
 //   collective-ops perf all_reduce -p 8 -b 8K -e 64M -f 2 -d fp32 -o sum
 #include <signal.h>
 #include <sys/prctl.h>
@@ -117,9 +118,15 @@ Result<Machine> describe(Communicator& comm) {
   const auto mine = static_cast<int32_t>(getpid());
   if (Status status = comm.all_gather(&mine, processes.data(), 1, DataType::kInt32); !status.ok())
     return status;
-  std::array<char, 256> host{};
+  using HostName = std::array<char, 256>;
+  HostName host{};
   gethostname(host.data(), host.size() - 1);
-  return Machine{host.data(), processor_name(), {processes.begin(), processes.end()}};
+  std::vector<HostName> names(processes.size());
+  if (Status status = comm.all_gather(&host, names.data(), host.size(), DataType::kUInt8); !status.ok())
+    return status;
+  std::vector<std::string> hosts;
+  for (const HostName& name : names) hosts.emplace_back(name.data());
+  return Machine{hosts, processor_name(), {processes.begin(), processes.end()}};
 }
 
 void show(const std::string& text) {
@@ -206,7 +213,9 @@ int main(int argc, char** argv) {
   }
   // A shell inside an allocation counts as one rank; -p then starts more, as without a launcher.
   const bool joins = place->launched() && (place->world_size > 1 || options->ranks <= 1);
-  if (joins && options->ranks != 0 && options->ranks != place->world_size) {
+  // hccl_test's -p counts the ranks of each host.
+  if (joins && options->ranks != 0 && options->ranks != place->world_size &&
+      options->ranks != place->local_size) {
     return refuse(rank, fmt::format("-p {}, but the launcher has started {} ranks; leave -p out",
                                     options->ranks, place->world_size));
   }

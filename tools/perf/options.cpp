@@ -14,12 +14,13 @@ namespace {
 
 constexpr std::string_view kUsage = R"(usage: collective-ops perf COLLECTIVE [options]
 
-Measures a collective between the ranks of this host, and checks its results. The ranks are started here (-p), or
-by torchrun, mpirun or srun: each then runs this command.
+Measures a collective between ranks, and checks its results. The ranks are started here (-p), or by collective-ops
+run, torchrun, mpirun or srun, also on several hosts: each then runs this command.
 
 COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, alltoall or barrier.
 
-  -p, --npus N            ranks to start; under a launcher as many as it has started, and may be left out
+  -p, --npus N            ranks to start; under a launcher as many as it has started, in all or on each host, and may
+                          be left out
   -b, --minbytes SIZE     smallest size, such as 8K, 64M or 1G (default 64M)
   -e, --maxbytes SIZE     largest size (default: 64M, or -b where that is larger)
   -i, --stepbytes SIZE    from one size to the next (default: a tenth of the range); 0 measures -b until Ctrl-C

@@ -1,5 +1,7 @@
 #include "report.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -94,9 +96,9 @@ std::string Report::head() const {
       options_.begin, options_.end, options_.factor > 1 ? options_.factor : options_.step_bytes(),
       options_.factor > 1 ? "factor" : "bytes", options_.warmup, options_.iterations, options_.check ? 1 : 0);
   for (int rank = 0; rank < ranks(); ++rank) {
-    text +=
-        fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [0x00] {}\n", rank, 0,
-                    machine_.processes[static_cast<size_t>(rank)], machine_.host, rank, machine_.processor);
+    text += fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [0x00] {}\n", rank, 0,
+                        machine_.processes[static_cast<size_t>(rank)],
+                        machine_.hosts[static_cast<size_t>(rank)], rank, machine_.processor);
   }
   constexpr auto kColumns =
       "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6} {:>6}  {:>7}  {:>6}  {:>6} {:>6}\n";
@@ -162,13 +164,14 @@ std::string Report::tail() {
     return fmt::format("# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} \n#\n", wrong_sizes_,
                        wrong_sizes_ > 0 ? "FAILED" : "OK", bus_count_ > 0 ? bus_sum_ / bus_count_ : 0.0);
   }
+  const std::set<std::string> hosts(machine_.hosts.begin(), machine_.hosts.end());
   return fmt::format(
       "{{\"collective\": {}, \"type\": {}, \"op\": {}, \"root\": {}, \"ranks\": {}, \"memory\": {}, "
       "\"iterations\": {}, "
       "\"warmup\": {}, \"host\": {}, \"processor\": {},\n \"rows\": [\n  {}]}}\n",
       quoted(name_of(options_.collective)), quoted(name_of(options_.type)), quoted(op_text()), options_.root,
       ranks(), options_.shared ? "\"shared\"" : "\"private\"", options_.iterations, options_.warmup,
-      quoted(machine_.host), quoted(machine_.processor), fmt::join(json_, ",\n  "));
+      quoted(fmt::to_string(fmt::join(hosts, ", "))), quoted(machine_.processor), fmt::join(json_, ",\n  "));
 }
 
 }  // namespace collective_ops::perf

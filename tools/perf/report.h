@@ -32,7 +32,7 @@ double algorithm_bandwidth(size_t bytes, double microseconds);
 double bus_factor(Collective collective, int ranks);
 
 struct Machine {
-  std::string host;
+  std::vector<std::string> hosts;  // by rank
   std::string processor;
   std::vector<pid_t> processes;  // by rank
 };

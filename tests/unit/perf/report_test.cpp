@@ -10,8 +10,11 @@ namespace collective_ops::perf {
 namespace {
 
 Machine machine(int ranks) {
-  Machine result{"host", "Processor", {}};
-  for (int rank = 0; rank < ranks; ++rank) result.processes.push_back(100 + rank);
+  Machine result{{}, "Processor", {}};
+  for (int rank = 0; rank < ranks; ++rank) {
+    result.hosts.emplace_back("host");
+    result.processes.push_back(100 + rank);
+  }
   return result;
 }
 
