@@ -136,7 +136,7 @@ PlanNames choose(const ChosenCall& call, const Forced& forced) {
       return pair.unshared == "one_shot" ? forced_names(collective, "one_shot")
                                          : PlanNames{.staged = staged_plan(collective)};
     case PathChoice::kDirect:
-      return names_of(call, {pair.shared == "push" ? "push" : "direct", staged_plan(collective)},
+      return names_of(call, {is_direct(pair.shared) ? pair.shared : "direct", staged_plan(collective)},
                       forced.strict);
     case PathChoice::kRead:
       return {.read = read_plan(collective), .staged = staged_plan(collective)};

@@ -101,6 +101,16 @@ TEST_F(Forcing, StrictKeepsTheOrderOfRanks) {
   EXPECT_EQ(plan_of(Collective::kAllGather, 65536), "ring");  // which combines nothing
 }
 
+// The path is forced, not which of its plans.
+TEST_F(Forcing, TheDirectPathKeepsThePlanThatTheTableHasForIt) {
+  Forced forced;
+  forced.path = PathChoice::kDirect;
+  const auto direct = [&](size_t bytes) { return choose({Collective::kReduce, bytes, 4, 4}, forced).direct; };
+  EXPECT_EQ(direct(64), "direct");
+  EXPECT_EQ(direct(64 << 10), "pull");
+  EXPECT_EQ(direct(1 << 20), "direct");
+}
+
 TEST_F(Forcing, RanksThatDifferInAnyOfItNoticeIt) {
   std::vector<std::string> texts = {forced_by_environment()->text()};
   for (const auto& [name, text] :
