@@ -20,8 +20,4 @@ std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const std
 void check_pairs(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts, int size,
                  const char* call);
 
-// Each tensor cut in `size` parts: the parts of rank 0 of all tensors, then those of rank 1 ... Copies of
-// those that are not contiguous.
-std::vector<at::Tensor> rank_by_rank(const std::vector<at::Tensor>& wholes, int size);
-
 }  // namespace collective_ops::pytorch

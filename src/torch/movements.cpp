@@ -168,29 +168,15 @@ WorkPtr ProcessGroupCollectiveOps::allgather_into_tensor_coalesced(TensorList& o
   constexpr const char* kCall = "all_gather_into_tensor_coalesced";
   Attempt attempt(*this);
   check_pairs(outputs, inputs, size_, kCall);
-  // A result that is not contiguous cannot be cut into views of its ranks' parts, so it travels alone.
-  std::vector<std::vector<size_t>> groups;
-  for (const auto& indices : calls_for(inputs, size_, kCall)) {
-    std::vector<size_t> together;
-    for (const size_t index : indices) {
-      if (outputs[index].is_contiguous()) {
-        together.push_back(index);
-      } else {
-        groups.push_back({index});
-      }
-    }
-    if (!together.empty()) groups.push_back(std::move(together));
-  }
   std::vector<Task> tasks;
-  for (const auto& indices : groups) {
+  for (const auto& indices : calls_for(inputs, size_, kCall)) {
     Task task = task_of(kAllGatherCoalesced, options, Collective::kAllGather);
     task.inputs = select(inputs, indices);
-    const TensorList wholes = select(outputs, indices);
     const ElementType type = moved_type(task.inputs[0]);
     task.call.type = type.type;
     task.call.count = type.count(elements_of(task.inputs));
     task.input = Operand(task.inputs, Use::kRead);
-    task.output = Operand(wholes.size() == 1 ? wholes : rank_by_rank(wholes, size_), Use::kWrite);
+    task.output = Operand(select(outputs, indices), Use::kWrite, size_);
     tasks.push_back(std::move(task));
   }
   return attempt.issue(std::move(tasks), outputs);

@@ -1,5 +1,6 @@
 #include "torch/operand.h"
 
+#include <cstring>
 #include <string>
 
 #include <ATen/MemoryOverlap.h>
@@ -155,8 +156,8 @@ Operand::Operand(const at::Tensor& tensor, Use use) : tensors_{tensor}, writes_(
   }
 }
 
-Operand::Operand(std::vector<at::Tensor> tensors, Use use)
-    : tensors_(std::move(tensors)), writes_(use != Use::kRead) {
+Operand::Operand(std::vector<at::Tensor> tensors, Use use, int rows)
+    : tensors_(std::move(tensors)), rows_(rows), writes_(use != Use::kRead) {
   if (tensors_.empty()) return;
   int64_t elements = 0;
   bool joined = true;
@@ -165,7 +166,7 @@ Operand::Operand(std::vector<at::Tensor> tensors, Use use)
     elements += tensor.numel();
     if (tensor.numel() == 0) continue;
     const auto* begin = plain(tensor) ? static_cast<const char*>(tensor.const_data_ptr()) : nullptr;
-    joined = joined && begin != nullptr && (end == nullptr || begin == end);
+    joined = joined && begin != nullptr && (end == nullptr || (rows == 1 && begin == end));
     if (data_ == nullptr) data_ = const_cast<char*>(begin);
     if (begin != nullptr) end = begin + tensor.nbytes();
   }
@@ -183,21 +184,43 @@ void Operand::pack(const at::Tensor& like, int64_t elements, bool reads) {
   }
   packed_ = at::empty({elements}, like.options().memory_format(std::nullopt).requires_grad(false));
   data_ = packed_.data_ptr();
-  if (!reads) return;
-  int64_t first = 0;
-  for (const at::Tensor& tensor : tensors_) {
-    packed_.narrow(0, first, tensor.numel()).view(tensor.sizes()).copy_(tensor);
-    first += tensor.numel();
-  }
+  if (reads) copy(Way::kIn);
 }
 
 void Operand::deliver() {
   if (!copies_out()) return;
   const at::AutoDispatchBelowADInplaceOrView plain_memory;
+  copy(Way::kOut);
+}
+
+void Operand::copy(Way way) {
+  const int64_t width = packed_.numel() / rows_;  // elements of a row of the pack
   int64_t first = 0;
   for (at::Tensor& tensor : tensors_) {
-    tensor.copy_(packed_.narrow(0, first, tensor.numel()).view(tensor.sizes()));
-    first += tensor.numel();
+    const int64_t part = tensor.numel() / rows_;
+    if (plain(tensor)) {
+      copy_plain(tensor, first, width, way);
+    } else {
+      const at::Tensor block = packed_.view({rows_, width}).narrow(1, first, part);
+      if (way == Way::kIn) {
+        block.copy_(tensor.reshape({rows_, part}));
+      } else {
+        tensor.copy_(block.reshape(tensor.sizes()));
+      }
+    }
+    first += part;
+  }
+}
+
+// Without PyTorch's dispatch, which takes longer than copying a few KiB.
+void Operand::copy_plain(const at::Tensor& tensor, int64_t first, int64_t width, Way way) {
+  const size_t bytes = tensor.nbytes() / static_cast<size_t>(rows_);
+  if (bytes == 0) return;
+  const size_t stride = static_cast<size_t>(width) * static_cast<size_t>(tensor.element_size());
+  auto* own = static_cast<char*>(tensor.data_ptr());
+  auto* packed = static_cast<char*>(data_) + static_cast<size_t>(first * tensor.element_size());
+  for (int row = 0; row < rows_; ++row, own += bytes, packed += stride) {
+    std::memcpy(way == Way::kIn ? packed : own, way == Way::kIn ? own : packed, bytes);
   }
 }
 

@@ -42,13 +42,14 @@ bool all_of_size(const std::vector<at::Tensor>& tensors, int64_t elements);
 
 enum class Use { kRead, kWrite, kUpdate };
 
-// One tensor or several, one behind the other. Their own memory where it lies like that, else a packed copy.
+// One tensor or several, one behind the other; or, with `rows`, each cut in so many equal parts, and of all
+// of them the first part, then the second ... Their own memory where it lies like that, else a packed copy.
 // Keeps them alive.
 class Operand {
  public:
   Operand() = default;
   Operand(const at::Tensor& tensor, Use use);
-  Operand(std::vector<at::Tensor> tensors, Use use);
+  Operand(std::vector<at::Tensor> tensors, Use use, int rows = 1);
 
   void* data() const { return data_; }
   // Whether deliver() has something to do.
@@ -57,11 +58,17 @@ class Operand {
   void deliver();
 
  private:
+  enum class Way { kIn, kOut };
+
   void pack(const at::Tensor& like, int64_t elements, bool reads);
+  // Between all tensors and the pack.
+  void copy(Way way);
+  void copy_plain(const at::Tensor& tensor, int64_t first, int64_t width, Way way);
 
   std::vector<at::Tensor> tensors_;
   at::Tensor packed_;
   void* data_ = nullptr;
+  int rows_ = 1;
   bool writes_ = false;
 };
 

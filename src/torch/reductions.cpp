@@ -140,7 +140,7 @@ WorkPtr ProcessGroupCollectiveOps::reduce_scatter_tensor_coalesced(
     task.inputs = select(inputs, indices);
     const TensorList parts = select(outputs, indices);
     describe(task, Collective::kReduceScatter, parts[0], reduction, elements_of(parts));
-    task.input = Operand(rank_by_rank(task.inputs, size_), Use::kRead);
+    task.input = Operand(task.inputs, Use::kRead, size_);
     task.output = Operand(parts, Use::kWrite);
     tasks.push_back(std::move(task));
   }

@@ -209,7 +209,7 @@ def backend_counters() -> dict[str, int]:
 def coalesced() -> list[str]:
     checks = Checks()
     n, me = world_size(), rank()
-    large = 70_000  # too large to be packed
+    large = 8192  # 32 KiB of float32: just too large to be packed
     mixed = [("float32", 8), ("int64", 12), ("float32", large), ("float32", 4), ("bfloat16", 16)]
     with process_group():
         for asynchronous in (False, True):
@@ -251,6 +251,49 @@ def coalesced() -> list[str]:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_coalesced_calls_of_mixed_types(rank_pool: RankPool, ranks: int) -> None:
     assert rank_pool.run(coalesced, ranks) == [[]] * ranks
+
+
+def coalesced_layouts() -> list[str]:
+    """Packed calls whose tensors lie otherwise on each rank: the second rank's are strided, the last rank's
+    inputs are conjugated lazily, one tensor is empty."""
+    checks = Checks()
+    n, me = world_size(), rank()
+    counts, dtype = (6, 0, 10), "complex64"
+
+    def laid(values: torch.Tensor, written: bool) -> torch.Tensor:
+        if me == 1 and values.numel():
+            return laid_out(values, "strided")
+        return values.clone() if written or me != n - 1 else values.conj_physical().conj()
+
+    with process_group():
+        group = dist.group.WORLD
+        ins = [laid(tensor(me, i, dtype, count=count * n), False) for i, count in enumerate(counts)]
+        outs = [laid(blank(dtype, count), True) for count in counts]
+        before = backend_counters()["calls"]
+        group.reduce_scatter_tensor_coalesced(outs, ins).wait()
+        for i, count in enumerate(counts):
+            wanted = reduced(i, "sum", dtype, count * n)[me * count : (me + 1) * count]
+            checks.equal(f"reduce_scatter {i}", outs[i], dtype, wanted)
+
+        ins = [laid(tensor(me, i, dtype, count=count), False) for i, count in enumerate(counts)]
+        outs = [laid(blank(dtype, count * n), True) for count in counts]
+        group.allgather_into_tensor_coalesced(outs, ins).wait()
+        for i, count in enumerate(counts):
+            wanted = np.concatenate([values(r, i, dtype, count) for r in range(n)])
+            checks.equal(f"all_gather {i}", outs[i], dtype, wanted)
+
+        both = [laid(tensor(me, i, dtype, count=count), True) for i, count in enumerate(counts)]
+        group.allreduce_coalesced(both).wait()
+        for i, count in enumerate(counts):
+            checks.equal(f"all_reduce {i}", both[i], dtype, reduced(i, "sum", dtype, count))
+        if backend_counters()["calls"] - before != 3:
+            checks.wrong.append("each list of tensors goes together")
+    return checks.wrong
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_coalesced_calls_of_any_layout(rank_pool: RankPool, ranks: int) -> None:
+    assert rank_pool.run(coalesced_layouts, ranks) == [[]] * ranks
 
 
 def odd_shapes() -> list[str]:
