@@ -1,7 +1,5 @@
 #include "communicator/across.h"
 
-#include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,27 +12,17 @@ namespace {
 
 constexpr size_t kMostPrograms = 256;
 
-// Whether all it needs of other ranks are messages.
-bool is_of_messages(const Program& program) {
-  const auto& all = program.instructions;
-  return !program.eager && !program.reads_peer_input && !program.reads_peer_output &&
-         !program.writes_peer_output && std::none_of(all.begin(), all.end(), [](const Instruction& one) {
-           return one.kind == Instruction::Kind::kSignal || one.kind == Instruction::Kind::kWait;
-         });
-}
-
 }  // namespace
 
-Across::Across(HostLinks& links, const shm::GroupMemory& memory, int rank, int own_host, Forced forced)
+Across::Across(HostLinks& links, const shm::GroupMemory& memory, int rank, int own_host)
     : links_(links),
       host_(own_host),
-      forced_(std::move(forced)),
       waiter_(memory, rank, true, *this),
       executor_(memory, rank, waiter_, *this, *this),
       addresses_(0) {}
 
 Result<Across::Prepared*> Across::prepare(const AcrossCall& call) {
-  const Key key{call.collective, call.type, call.op, call.root, call.count};
+  const Key key{call.collective, call.plan, call.type, call.op, call.root, call.count};
   auto found = prepared_.find(key);
   if (found != prepared_.end()) return &found->second;
   const size_t element = size_of(call.type);
@@ -43,18 +31,10 @@ Result<Across::Prepared*> Across::prepare(const AcrossCall& call) {
                         .root = call.root,
                         .element_size = element,
                         .count = call.count};
-  const auto lowered = [&](std::string_view name) -> Result<Program> {
-    const Plan* plan = find_plan(call.collective, name);
-    if (plan == nullptr) return Status(ErrorCode::kInternal, fmt::format("there is no plan {}", name));
-    auto program = lower(*plan, binding);
-    if (program.ok() && !is_of_messages(*program))
-      return Status(ErrorCode::kInvalidArgument, fmt::format("plan {} needs memory that ranks share", name));
-    return program;
-  };
-  // A forced algorithm that is none of messages is one for inside a host.
-  Result<Program> program = lowered(preferred_between_hosts(call.collective, forced_));
-  if (!program.ok())
-    program = lowered(choose_between_hosts(call.collective, call.count * element, binding.world_size));
+  const Plan* plan = find_plan(call.collective, call.plan);
+  if (plan == nullptr || !is_of_messages(*plan))
+    return Status(ErrorCode::kInternal, fmt::format("there is no plan {} of messages", call.plan));
+  auto program = lower(*plan, binding);
   if (!program.ok()) return program.status();
   Prepared prepared{std::move(*program), {.element_size = element}};
   if (reduces(call.collective)) prepared.kernel.reduce = reduce_kernel(call.type, call.op);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -18,7 +18,6 @@
 #include "communicator/message_port.h"
 #include "communicator/scratch.h"
 #include "plan/program.h"
-#include "tuner/forced.h"
 
 namespace collective_ops {
 
@@ -26,7 +25,8 @@ struct AcrossCall {
   Collective collective = Collective::kAllReduce;  // all_reduce, broadcast or reduce
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;  // elements of the vector
+  std::string_view plan;  // of messages; as long as the process lives
+  size_t count = 0;       // elements of the vector
   DataType type = DataType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;                // a host
@@ -36,7 +36,7 @@ struct AcrossCall {
 class Across final : private CallHost, private MessagePort, private shm::WaitObserver {
  public:
   // `memory` is that of the ranks on this host, of which plans of messages use nothing.
-  Across(HostLinks& links, const shm::GroupMemory& memory, int rank, int own_host, Forced forced);
+  Across(HostLinks& links, const shm::GroupMemory& memory, int rank, int own_host);
 
   // Of a call that links have begun. A failure is that of the links where they have one.
   Status run(const AcrossCall& call);
@@ -46,7 +46,7 @@ class Across final : private CallHost, private MessagePort, private shm::WaitObs
     Program program;
     CallKernel kernel;
   };
-  using Key = std::tuple<Collective, DataType, ReduceOp, int, size_t>;
+  using Key = std::tuple<Collective, std::string_view, DataType, ReduceOp, int, size_t>;
 
   Result<Prepared*> prepare(const AcrossCall& call);
 
@@ -69,7 +69,6 @@ class Across final : private CallHost, private MessagePort, private shm::WaitObs
 
   HostLinks& links_;
   const int host_;
-  const Forced forced_;
   shm::Waiter waiter_;  // of flags, which plans of messages have none of
   Executor executor_;
   std::span<const int> ranks_;

@@ -112,8 +112,6 @@ Status Group::run_as(const Call& call, int64_t issued_ns, const shm::Signature* 
     trace_.end({call, prepared->payload_bytes, algorithm, path_, sequence_, status.code()});
   } else if (totals != nullptr) {
     add_to(totals->peers, used);
-    totals->path = path_;
-    totals->algorithm = algorithm;
   }
   return status;
 }

@@ -45,8 +45,6 @@ struct GroupSettings {
 // Of the parts of a call on one host.
 struct PartTotals {
   std::vector<PeerRecord> peers;  // by rank of this host's part of the group
-  TracePath path = TracePath::kNone;
-  uint8_t algorithm = 0;
 };
 
 class Group final : public GroupEnd, private CallHost, private shm::WaitObserver, private MessageHost {

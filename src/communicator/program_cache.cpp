@@ -52,9 +52,15 @@ const std::vector<std::string>& algorithm_names() {
       const std::string name(algorithm.name);
       if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
     }
+    all.emplace_back(kPieces);
     return all;
   }();
   return names;
+}
+
+uint8_t algorithm_number(std::string_view name) {
+  const auto& names = algorithm_names();
+  return static_cast<uint8_t>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
 size_t ProgramCache::Hash::operator()(const Key& key) const {
@@ -211,9 +217,7 @@ Result<PreparedProgram> ProgramCache::lower_named(const Call& call, const std::v
       std::count_if(program->instructions.begin(), program->instructions.end(),
                     [](const auto& one) { return one.kind == Instruction::Kind::kAwait; }) == world_size_ - 1;
   prepared.program = std::move(*program);
-  const auto& names = algorithm_names();
-  prepared.algorithm =
-      static_cast<uint8_t>(std::find(names.begin(), names.end(), plan->name) - names.begin());
+  prepared.algorithm = algorithm_number(plan->name);
   return prepared;
 }
 

@@ -87,5 +87,6 @@ class ProgramCache {
 
 // Names by which traces tell algorithms, in a fixed order.
 const std::vector<std::string>& algorithm_names();
+uint8_t algorithm_number(std::string_view name);
 
 }  // namespace collective_ops

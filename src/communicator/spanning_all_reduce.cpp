@@ -17,18 +17,10 @@ namespace {
 // Of one slice: it stays in the cache while it is summed up, and fills what the sockets hold.
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kLineBytes = 64;
-// More hosts are better served by fewer messages.
-constexpr int kMostHosts = 16;
 
 size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
-
-bool SpanningGroup::goes_in_pieces(const Call& call) const {
-  const Forced& forced = local_->forced();
-  return hosts_.size() <= kMostHosts && forced.algorithm.empty() &&
-         forced.preferred[static_cast<size_t>(call.collective)].empty();
-}
 
 SpanningGroup::Piece SpanningGroup::piece_of(const Call& call, size_t begin, size_t count) const {
   const size_t line = kLineBytes / size_of(call.type), columns = static_cast<size_t>(hosts_.columns);

@@ -7,10 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "algorithms/algorithms.h"
 #include "base/clock.h"
 #include "communicator/call_counts.h"
 #include "communicator/failure_text.h"
 #include "communicator/overlap.h"
+#include "communicator/program_cache.h"
+#include "tuner/choose.h"
 
 namespace collective_ops {
 namespace {
@@ -34,7 +37,7 @@ SpanningGroup::SpanningGroup(std::unique_ptr<Group> local, const SpanningSetting
               .oversubscribed = settings.oversubscribed,
               .healthy = [this] { return healthy(); }},
              local_->pace(), settings.connections),
-      across_(links_, local_->memory(), local_->rank(), hosts_.own, local_->forced()),
+      across_(links_, local_->memory(), local_->rank(), hosts_.own),
       own_{static_cast<uint64_t>(local_->forced().path) << 32,
            std::hash<std::string>()(local_->forced().text())} {
   // Whoever waits for a rank of this host also answers those of others, and hears of their death.
@@ -91,7 +94,7 @@ void SpanningGroup::end_trace(const Call& call, uint64_t payload_bytes, ErrorCod
     peers[rank].waited_ns = static_cast<uint64_t>(links_.waited_ns(static_cast<int>(rank)));
     peers[rank].read_bytes = links_.received_bytes(static_cast<int>(rank));
   }
-  trace_.end({call, payload_bytes, totals_.algorithm, totals_.path, number_, status});
+  trace_.end({call, payload_bytes, algorithm_number(way_), TracePath::kMessages, number_, status});
 }
 
 void SpanningGroup::begin(const Call& call) {
@@ -100,6 +103,7 @@ void SpanningGroup::begin(const Call& call) {
   own_ = shm::Signature::of(number_, call.collective, call.type, call.op, announced_count(call), call.root,
                             call.for_device);
   met_ = false;
+  way_ = way_of(call);
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   begun_ns_ = monotonic_ns();
   timeout_ns_ = std::chrono::nanoseconds(call.timeout.value_or(exec_timeout())).count();
@@ -111,6 +115,12 @@ void SpanningGroup::begin(const Call& call) {
 int64_t SpanningGroup::limit_ns(int graces) const {
   if (timeout_ns_ == 0) return kNoDeadline;
   return begun_ns_ + timeout_ns_ + graces * std::clamp(timeout_ns_ / 10, kLeastGraceNs, kMostGraceNs);
+}
+
+std::string_view SpanningGroup::way_of(const Call& call) const {
+  const Collective collective = without_counts(call.collective);
+  if (reduces(collective) && is_ordered(call)) return "pairwise";
+  return way_between_hosts(collective, call.count * size_of(call.type), hosts_.size(), local_->forced());
 }
 
 Status SpanningGroup::make(const Call& call) {
@@ -205,6 +215,7 @@ Status SpanningGroup::across(const Call& call, Collective collective, const void
   return across_.run({.collective = collective,
                       .send = send,
                       .recv = recv,
+                      .plan = way_,
                       .count = count,
                       .type = call.type,
                       .op = sums ? ReduceOp::kSum : call.op,

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -89,6 +90,7 @@ class SpanningGroup final : public GroupEnd {
 
   // spanning_group.cpp: a call's beginning and end, and what it is made of.
   void begin(const Call& call);
+  std::string_view way_of(const Call& call) const;
   Status make(const Call& call);
   void begin_trace(int64_t issued_ns);
   void end_trace(const Call& call, uint64_t payload_bytes, ErrorCode status);
@@ -123,7 +125,6 @@ class SpanningGroup final : public GroupEnd {
   void divide(const Call& call, void* data, size_t count) const;
 
   // spanning_all_reduce.cpp
-  bool goes_in_pieces(const Call& call) const;
   Status all_reduce_in_pieces(const Call& call);
   Piece piece_of(const Call& call, size_t begin, size_t count) const;
   Status sum_piece_here(const Call& call, const Piece& piece);
@@ -186,8 +187,9 @@ class SpanningGroup final : public GroupEnd {
   std::vector<double> factors_;
   Counters counters_;
   CallTrace trace_;
-  bool traced_ = false;  // the call that runs
-  PartTotals totals_;    // of its parts on this host
+  std::string_view way_;  // of the call that runs, between hosts
+  bool traced_ = false;   // the call that runs
+  PartTotals totals_;     // of its parts on this host
 };
 
 }  // namespace collective_ops

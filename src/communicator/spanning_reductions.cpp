@@ -8,6 +8,7 @@
 #include "communicator/call_counts.h"
 #include "communicator/spanning_group.h"
 #include "kernels/reduce.h"
+#include "tuner/choose.h"
 
 namespace collective_ops {
 namespace {
@@ -49,7 +50,7 @@ void SpanningGroup::divide(const Call& call, void* data, size_t count) const {
 Status SpanningGroup::all_reduce(const Call& call) {
   const size_t element = size_of(call.type);
   const bool is_long = call.count * element > kShortBytes;
-  if (is_long && goes_in_pieces(call)) return all_reduce_in_pieces(call);
+  if (way_ == kPieces) return all_reduce_in_pieces(call);
   if (is_long && hosts_.columns > 1) return all_reduce_in_slices(call);
   const void* from = call.send;
   if (sums_here(call)) {

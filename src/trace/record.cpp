@@ -6,7 +6,7 @@ namespace collective_ops {
 namespace {
 
 constexpr std::array<std::string_view, kTracePathCount> kPaths = {"none", "inline", "staged", "direct",
-                                                                  "read"};
+                                                                  "read", "messages"};
 
 }  // namespace
 

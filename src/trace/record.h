@@ -26,9 +26,9 @@ inline constexpr int kMaxAlgorithmNames = 32;
 inline constexpr uint64_t kMaxWaitNs = (uint64_t{1} << 48) - 1;  // 78 hours; longer waits are cut to this
 
 // How the bytes of a call travelled.
-enum class TracePath : uint8_t { kNone, kInline, kStaged, kDirect, kRead };
-inline constexpr int kTracePathCount = 5;
-std::string_view name_of(TracePath path);  // "none", "inline", "staged", "direct", "read"
+enum class TracePath : uint8_t { kNone, kInline, kStaged, kDirect, kRead, kMessages };
+inline constexpr int kTracePathCount = 6;
+std::string_view name_of(TracePath path);  // "none", "inline", "staged", "direct", "read", "messages"
 
 enum class EntryKind : uint16_t { kCall = 1, kGroup = 2, kSteps = 3 };
 

@@ -149,16 +149,33 @@ PlanNames choose(const ChosenCall& call, const Forced& forced) {
   return names_of(call, pair, forced.strict);
 }
 
-std::string_view preferred_between_hosts(Collective collective, const Forced& forced) {
-  return forced.algorithm.empty() ? forced.preferred[static_cast<size_t>(collective)] : forced.algorithm;
+bool is_of_messages(const Plan& plan) {
+  bool sends = false;
+  for (const Loop& loop : plan.loops) {
+    for (const Statement& one : loop.body) {
+      if (one.action == Action::kSignal || one.action == Action::kWait) return false;
+      sends |= one.action == Action::kSend;
+    }
+  }
+  return sends;
 }
 
-std::string_view choose_between_hosts(Collective collective, size_t bytes, int hosts) {
+std::string_view way_between_hosts(Collective collective, size_t bytes, int hosts, const Forced& forced) {
   // Up to so many bytes the number of messages one after the other decides, above that their length.
   constexpr size_t kShort = 64 << 10;
-  const bool is_short = bytes <= kShort || hosts == 1;
+  // More hosts are better served by fewer messages.
+  constexpr int kMostHostsInPieces = 16;
+  if (collective == Collective::kBarrier) return "recursive_doubling";
+  if (collective == Collective::kGather || collective == Collective::kScatter) return "linear";
+  if (has_parts(collective) || (forced.strict && reduces(collective))) return "pairwise";
+  const std::string& named =
+      forced.algorithm.empty() ? forced.preferred[static_cast<size_t>(collective)] : forced.algorithm;
+  const Plan* plan = named.empty() ? nullptr : find_plan(collective, named);
+  if (plan != nullptr && is_of_messages(*plan)) return plan->name;
+  const bool is_short = bytes <= kShort;
   if (collective != Collective::kAllReduce) return is_short || hosts == 2 ? "tree" : "nhr";
   if (is_short) return "recursive_doubling";
+  if (hosts <= kMostHostsInPieces) return kPieces;
   return std::has_single_bit(static_cast<unsigned>(hosts)) ? "halving_doubling" : "nhr";
 }
 

@@ -35,10 +35,15 @@ struct ChosenCall {
 // table of COLLECTIVE_OPS_TUNING_TABLE, the one that is built in.
 PlanNames choose(const ChosenCall& call, const Forced& forced);
 
-// Between hosts, where one rank of each takes part in an all_reduce, broadcast or reduce: the plan that the
-// environment names ("": none; it may be one for inside a host), and the one that is taken otherwise.
-std::string_view preferred_between_hosts(Collective collective, const Forced& forced);
-std::string_view choose_between_hosts(Collective collective, size_t bytes, int hosts);
+// Whether all that a plan needs of other ranks are messages, so that it can run between hosts.
+bool is_of_messages(const Plan& plan);
+
+// How a group over several hosts makes a call between them, as explain and traces name it: a plan of messages
+// that one rank of each host runs; of what moves or adds up blocks "pairwise" or "linear", each rank with all
+// others at once; or, of long all_reduces, that in pieces, which overlap with what goes on inside the hosts.
+// `bytes` as in ChosenCall. A plan that the environment names wins, unless it is one for inside a host.
+inline constexpr std::string_view kPieces = "pieces";
+std::string_view way_between_hosts(Collective collective, size_t bytes, int hosts, const Forced& forced);
 
 // Whether the vector of a call consists of parts, one of each rank.
 bool has_parts(Collective collective);

@@ -170,6 +170,37 @@ def test_hosts_without_a_common_directory_have_a_trace_each(tmp_path: Path) -> N
     assert calls_of_ranks(together / "comm_trace.json") == {0: 3, 1: 3, 2: 3, 3: 3}
 
 
+def test_traces_name_what_explain_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from collective_ops import cli, tune
+    from test_tune import MACHINE
+
+    program = """
+for size in (256, 4 << 20):
+    mine, parts = np.ones(size // 4, np.float32), np.ones(size // 4 // world, np.float32)
+    ops.allreduce(mine); ops.broadcast(mine); ops.reduce(mine)
+    ops.allgather(parts, mine); ops.reducescatter(mine, out=parts)
+    ops.gather(parts, mine if rank == 0 else None); ops.alltoall(np.empty_like(mine), mine)
+ops.finalize()
+"""
+    env = {"COLLECTIVE_OPS_TRACE": "1", "COLLECTIVE_OPS_TRACE_DIR": str(tmp_path)}
+    outputs(run(program, env=env))
+    events = json.loads((tmp_path / "comm_trace.json").read_text())["traceEvents"]
+    found = {
+        (event["name"], event["args"]["In msg nelems"] * 4): event["args"]["algorithm"]
+        for event in events
+        if event["ph"] == "X" and event["pid"] == 0 and "algorithm" in event.get("args", {})
+    }
+    monkeypatch.setattr(tune, "read_machine", lambda again: MACHINE)
+    for (name, size), algorithm in found.items():
+        words = ["tune", "explain", name, str(size), "--ranks", "4", "--hosts", "2", "--json"]
+        assert cli.main(words) == 0
+        candidates = json.loads(capsys.readouterr().out)["candidates"]
+        assert [one["algorithm"] for one in candidates if one["chosen"]] == [algorithm], (name, size)
+    assert len(found) == 14, found
+
+
 def calls_of_ranks(path: Path) -> dict[int, int]:
     events = json.loads(path.read_text())["traceEvents"]
     ranks = [event["pid"] for event in events if event["ph"] == "X" and event["name"] == "all_reduce"]

@@ -284,7 +284,7 @@ def test_hosts_have_links(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     fast = json.loads(capsys.readouterr().out)["candidates"]
     assert {one["path"] for one in slow} == {"messages"}
     taken = [next(one for one in list if one["chosen"]) for list in (slow, fast)]
-    assert [one["algorithm"] for one in taken] == ["halving_doubling"] * 2
+    assert [one["algorithm"] for one in taken] == ["pieces"] * 2
     assert taken[0]["link_ns"] == pytest.approx(10 * taken[1]["link_ns"])
     assert taken[0]["total_ns"] > taken[1]["total_ns"]
     assert cli.main(words[:-3] + ["--hosts", "2"]) == 0

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -12,17 +13,7 @@ namespace {
 
 // As groups over several hosts do: up to so many bytes one rank of each host speaks for all of its host.
 constexpr size_t kShortBytes = 64 << 10;
-
-bool is_of_messages(const Plan& plan) {
-  bool sends = false;
-  for (const Loop& loop : plan.loops) {
-    for (const Statement& one : loop.body) {
-      if (one.action == Action::kSignal || one.action == Action::kWait) return false;
-      sends |= one.action == Action::kSend;
-    }
-  }
-  return sends;
-}
+constexpr double kPieceBytes = 1 << 20;
 
 // The parts inside a host before and after the one between hosts.
 std::vector<Collective> parts_inside(Collective collective, size_t bytes) {
@@ -31,8 +22,10 @@ std::vector<Collective> parts_inside(Collective collective, size_t bytes) {
     case Collective::kAllReduce:
       return is_short ? std::vector{Collective::kReduce, Collective::kBroadcast}
                       : std::vector{Collective::kReduceScatter, Collective::kAllGather};
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
     case Collective::kReduce:
-      return {Collective::kReduce};
+      return {collective};
     case Collective::kBroadcast:
       return {Collective::kBroadcast};
     default:
@@ -68,20 +61,27 @@ Result<Cost> cost_inside(const Question& question, const Topology& topology) {
   return sum;
 }
 
-// What moves blocks alone has no plan between hosts: each rank sends to all others at once, as these do.
-std::string_view name_taken(const Question& question, const Topology& topology) {
-  if (!parts_inside(question.collective, question.bytes).empty()) {
-    return choose_between_hosts(question.collective, question.bytes, topology.hosts);
-  }
-  switch (question.collective) {
-    case Collective::kGather:
-    case Collective::kScatter:
-      return "linear";
-    case Collective::kAllToAll:
-      return "pairwise";
-    default:
-      return "ring";
-  }
+// Between the hosts each rank sends to all others in its place at once, `sends` times, and meanwhile the
+// ranks of a host do what they do inside it, but for the first piece, which has to be ready, and the last.
+// `work`: of a plan between hosts that moves as many bytes; those inside are counted in it, times are not.
+Cost cost_at_once(const Question& question, const Topology& topology, const Cost& work, const Cost& inside,
+                  int sends) {
+  const bool in_pieces = question.collective == Collective::kAllReduce;
+  const double others = topology.hosts - 1, columns = topology.ranks_of_host();
+  const double pieces =
+      in_pieces ? std::max(1.0, std::ceil(static_cast<double>(question.bytes) / (kPieceBytes * columns))) : 1;
+  Cost cost = work;
+  cost.rounds = inside.rounds + static_cast<uint32_t>(sends * others);
+  const double messages =
+      2 * sends * others * pieces * topology.link.message_ns * std::max(1.0, columns / topology.cores);
+  const double busy = work.core_ns + work.memory_ns + inside.total_ns() + messages;
+  cost.link_ns =
+      sends * others / topology.hosts * static_cast<double>(question.bytes) / topology.link.bytes_per_ns;
+  const double hidden = in_pieces ? std::min(busy, cost.link_ns) * (pieces - 1) / pieces : 0;
+  cost.memory_ns = 0;
+  cost.core_ns = busy - hidden;
+  cost.latency_ns = sends * topology.link.latency_ns + cost.link_ns;
+  return cost;
 }
 
 }  // namespace
@@ -96,10 +96,11 @@ Result<std::vector<Explained>> explain_hosts(const Question& question, const Top
   if (!forced.ok()) return forced.status();
   auto inside = cost_inside(question, topology);
   if (!inside.ok()) return inside.status();
+  // Of gather, scatter and all_to_all every pair of ranks exchanges its own blocks.
   Topology between = topology;
   if (!parts_inside(question.collective, question.bytes).empty()) between.ranks = topology.hosts;
   const size_t element = size_of(question.type);
-  const size_t divisor = has_parts(question.collective) ? static_cast<size_t>(topology.ranks) : 1;
+  const size_t divisor = has_parts(question.collective) ? static_cast<size_t>(between.ranks) : 1;
 
   std::vector<Explained> explained;
   for (const Algorithm& algorithm : algorithms()) {
@@ -114,15 +115,24 @@ Result<std::vector<Explained>> explain_hosts(const Question& question, const Top
     add(*priced, *inside, 1);
     explained.push_back({{plan.name, "messages", plan.rank_ordered, *priced}});
   }
-  std::ranges::stable_sort(explained, {}, [](const Explained& one) { return one.candidate.cost.total_ns(); });
-  for (const std::string_view name :
-       {preferred_between_hosts(question.collective, *forced), name_taken(question, topology)}) {
-    const auto taken =
-        std::ranges::find_if(explained, [&](const Explained& one) { return one.candidate.name == name; });
-    if (taken == explained.end()) continue;
-    taken->chosen = true;
-    break;
+  const std::string_view taken =
+      way_between_hosts(question.collective, question.bytes, topology.hosts, *forced);
+  const auto is_taken = [&](const Explained& one) { return one.candidate.name == taken; };
+  if (std::ranges::none_of(explained, is_taken)) {
+    // Of ordered sums each rank's own input travels.
+    const bool ordered = forced->strict && reduces(question.collective);
+    const int sends =
+        (ordered ? topology.ranks_of_host() : 1) + (question.collective == Collective::kAllReduce);
+    const auto cheapest = std::ranges::min_element(
+        explained, {}, [](const Explained& one) { return one.candidate.cost.copied_bytes; });
+    Cost work = cheapest->candidate.cost;
+    work.core_ns = std::max(0.0, work.core_ns - inside->core_ns);
+    work.memory_ns = std::max(0.0, work.memory_ns - inside->memory_ns);
+    explained.push_back(
+        {{std::string(taken), "messages", true, cost_at_once(question, topology, work, *inside, sends)}});
   }
+  std::ranges::stable_sort(explained, {}, [](const Explained& one) { return one.candidate.cost.total_ns(); });
+  std::ranges::find_if(explained, is_taken)->chosen = true;
   return explained;
 }
 

@@ -153,6 +153,8 @@ TEST(Explain, OverHostsPlansOfMessagesStand) {
         ->candidate.name;
   };
   EXPECT_EQ(chosen(1024), "recursive_doubling");
+  EXPECT_EQ(chosen(1 << 20), "pieces");
+  setenv("HCCL_ALGO", "level0:NA;level1:H-D_R", 1);
   EXPECT_EQ(chosen(1 << 20), "halving_doubling");
   setenv("HCCL_ALGO", "level0:NA;level1:ring", 1);
   EXPECT_EQ(chosen(1024), "ring");
