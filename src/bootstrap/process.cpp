@@ -1,9 +1,12 @@
 #include "bootstrap/process.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -48,6 +51,14 @@ std::optional<ProcessState> read_process(pid_t pid) {
   process.exiting = (fields[kFlags] & kExiting) != 0;
   if (fields.size() > kExitCode) process.exit_code = static_cast<int>(fields[kExitCode]);
   return process;
+}
+
+Descriptor open_process(pid_t pid, int64_t start_time) {
+  Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process.valid()) return process;
+  // Read after the descriptor was there: it is of this process, and of no later one with its number.
+  const auto state = read_process(pid);
+  return state && state->start_time == start_time ? std::move(process) : Descriptor();
 }
 
 }  // namespace collective_ops

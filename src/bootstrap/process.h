@@ -16,7 +16,7 @@ struct PeerProcess {
   int rank = 0;
   pid_t pid = 0;
   int64_t start_time = 0;  // clock ticks after boot
-  Descriptor pidfd;        // not valid where the kernel has none; then id and start time serve
+  Descriptor pidfd;        // of open_process(); where it is not valid, id and start time serve
   std::string host;
 };
 
@@ -32,5 +32,8 @@ struct ProcessState {
 };
 
 std::optional<ProcessState> read_process(pid_t pid);  // nothing where there is no such process
+
+// A descriptor that tells when it ends. Not valid where it has ended, or the kernel has none to give.
+Descriptor open_process(pid_t pid, int64_t start_time);
 
 }  // namespace collective_ops

@@ -1,6 +1,5 @@
 #include "bootstrap/rendezvous.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,28 +23,6 @@ std::string host_name() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-Result<PeerProcess> open_peer(const Context& context, int rank, const wire::RosterEntry& entry) {
-  PeerProcess peer{rank, entry.pid, entry.start_time, Descriptor(), ""};
-  if (context.settings->use_pidfd) {
-    peer.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, entry.pid, 0)));
-    if (!peer.pidfd.valid() && (errno == EMFILE || errno == ENFILE)) {
-      return Status(ErrorCode::kSystem,
-                    fmt::format("joining as rank {}: too many open files to watch rank {}; raise "
-                                "ulimit -n",
-                                context.rank, rank));
-    }
-  }
-  // After the descriptor: from here on it is this process and no later one with its number.
-  const auto state = read_process(entry.pid);
-  if (!state || state->dead() || state->start_time != entry.start_time) {
-    return Status(ErrorCode::kRendezvous,
-                  fmt::format("rank {} (process {}) ended while the ranks were joining; see "
-                              "its own output for the reason",
-                              rank, entry.pid));
-  }
-  return peer;
-}
-
 }  // namespace
 
 wire::Hello Context::hello() const {
@@ -63,15 +40,12 @@ wire::Hello Context::hello() const {
 
 double Context::waited_seconds() const { return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9; }
 
-Result<std::vector<PeerProcess>> open_peers(const Context& context,
-                                            const std::vector<wire::RosterEntry>& roster) {
+std::vector<PeerProcess> peers_of(const std::vector<wire::RosterEntry>& roster) {
   std::vector<PeerProcess> peers;
   const std::string host = host_name();
   for (size_t rank = 0; rank < roster.size(); ++rank) {
-    auto peer = open_peer(context, static_cast<int>(rank), roster[rank]);
-    if (!peer.ok()) return peer.status();
-    peer->host = host;
-    peers.push_back(std::move(*peer));
+    const wire::RosterEntry& entry = roster[rank];
+    peers.push_back({static_cast<int>(rank), entry.pid, entry.start_time, Descriptor(), host});
   }
   return peers;
 }
@@ -185,9 +159,7 @@ Result<HostGroup> join_alone(const Context& context) {
   if (!control.ok()) return control.status();
   group.control = std::move(*control);
   const auto hello = context.hello();
-  auto peers = rendezvous::open_peers(context, {{hello.start_time, hello.pid, 0}});
-  if (!peers.ok()) return peers.status();
-  group.peers = std::move(*peers);
+  group.peers = rendezvous::peers_of({{hello.start_time, hello.pid, 0}});
   return group;
 }
 

@@ -26,7 +26,7 @@ struct HostGroup {
   int rank = 0;
   int world_size = 1;
   std::string job;
-  std::vector<PeerProcess> peers;    // by rank, this one too
+  std::vector<PeerProcess> peers;    // by rank, this one too; not opened
   SharedSegment control;             // zeroed when all ranks get it
   std::unique_ptr<Mailbox> mailbox;  // none where world_size is 1
 };
@@ -39,7 +39,6 @@ struct JoinSettings {
   std::function<Status()> interrupted;
   // What tests replace.
   std::string version = build_version();
-  bool use_pidfd = true;
 };
 
 // Blocks until all ranks of the job have come, or fails on all that wait, with one text:

@@ -117,10 +117,8 @@ class Guest {
                                 "needed",
                                 context_.rank, control->size(), context_.control_bytes));
     }
-    auto peers = open_peers(context_, roster);
-    if (!peers.ok()) return peers.status();
     gathered_.control = std::move(*control);
-    gathered_.peers = std::move(*peers);
+    gathered_.peers = peers_of(roster);
     gathered_.secret[0] = header->secret[0];
     gathered_.secret[1] = header->secret[1];
     return Status();

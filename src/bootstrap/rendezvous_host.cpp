@@ -87,9 +87,7 @@ class Host {
       if (!wire::send(connection.fd.get(), wire::Kind::kRoster, body, gathered.control.fd()))
         return lost(connection);
     }
-    auto peers = open_peers(context_, roster);
-    if (!peers.ok()) return peers.status();
-    gathered.peers = std::move(*peers);
+    gathered.peers = peers_of(roster);
 
     const int64_t deadline = std::max(context_.deadline_ns, monotonic_ns() + kFinishNs);
     while (!everyone_confirmed()) {

@@ -37,9 +37,7 @@ struct Gathered {
 Result<Gathered> join_as_host(const Context& context, const PrivateDescriptor& listener);  // rank 0
 Result<Gathered> join_as_guest(const Context& context);                           // all others
 
-// Opens the processes of a roster. kRendezvous where one has died already.
-Result<std::vector<PeerProcess>> open_peers(const Context& context,
-                                            const std::vector<wire::RosterEntry>& roster);
+std::vector<PeerProcess> peers_of(const std::vector<wire::RosterEntry>& roster);
 
 // The texts that all ranks return.
 Status missing_ranks(const Context& context, int waiting_rank, double waited_seconds,

@@ -47,6 +47,9 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
            std::hash<std::string>()(settings.forced.text())} {
   if (settings_.remote) waiter_.follow(&pace_);
+  for (auto* slots : {&line_slots_, &small_slots_}) {
+    for (auto& of_ranks : *slots) of_ranks.reserve(static_cast<size_t>(world_size()));
+  }
   for (int rank = 0; rank < world_size(); ++rank) {
     staging_.push_back(memory_.scratch(rank));
     for (size_t slot = 0; slot < shm::kLineDepth; ++slot) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include <sys/uio.h>
 
@@ -21,12 +22,12 @@ class ProcessPeers final : public Peers {
       : shared_(std::move(shared)),
         members_(members),
         ranks_(members.ranks),
-        watch_(shared_->joined.peers, shared_->joined.rank, ranks_),
         mappings_(ranks_.size()) {}
 
   std::string find_lost(const std::function<bool(int)>& excused) override {
-    if (!watch_.check()) return {};
-    for (const DeadPeer& dead : watch_.check_all()) {
+    if (!watch_) watch_.emplace(shared_->watched(), shared_->joined.rank, ranks_);
+    if (!watch_->check()) return {};
+    for (const DeadPeer& dead : watch_->check_all()) {
       const auto place = std::find(ranks_.begin(), ranks_.end(), dead.rank);
       if (!excused(static_cast<int>(place - ranks_.begin())))
         return fmt::format("rank {} (pid {}) was lost: {}",
@@ -131,7 +132,7 @@ class ProcessPeers final : public Peers {
   std::shared_ptr<SharedPeers> shared_;
   Members members_;
   std::vector<int> ranks_;  // of this host
-  PeerWatch watch_;
+  std::optional<PeerWatch> watch_;  // once somebody was waited for
   std::vector<std::vector<Known>> mappings_;  // by rank
   std::vector<uint32_t> published_;           // segments of ours that all members know of
   uint64_t drops_seen_ = 0;

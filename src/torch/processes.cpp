@@ -1,7 +1,6 @@
 #include "torch/processes.h"
 
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <sstream>
@@ -34,8 +33,8 @@ bool ProcessPlace::visible_from(const ProcessPlace& other) const {
 void ProcessWatch::add(int rank, const ProcessPlace& place) {
   if (!place.visible_from(here_) || place.pid == here_.pid) return;
   // Without a descriptor, id and start time serve.
-  processes_.push_back({rank, place.pid, place.start_time,
-                        Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, place.pid, 0))), ""});
+  processes_.push_back(
+      {rank, place.pid, place.start_time, open_process(place.pid, place.start_time), ""});
 }
 
 std::string ProcessWatch::lost() const {

@@ -1,7 +1,5 @@
 #include "bootstrap/liveness.h"
 
-#include <sys/syscall.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +13,10 @@ using ::testing::HasSubstr;
 class Liveness : public ::testing::TestWithParam<bool> {  // with pidfd or without
  protected:
   PeerProcess peer(int rank, pid_t pid) {
-    PeerProcess process{rank, pid, read_process(pid)->start_time, Descriptor(), "here"};
-    if (GetParam()) process.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    const int64_t start_time = read_process(pid)->start_time;
+    PeerProcess process{rank, pid, start_time, Descriptor(), "here"};
+    if (GetParam()) process.pidfd = open_process(pid, start_time);
+    EXPECT_EQ(process.pidfd.valid(), GetParam());
     return process;
   }
   // Blocks until a child has ended, and leaves it a zombie.
@@ -91,6 +91,12 @@ TEST(PeerWatch, AnotherProcessWithTheSameNumberIsNotThePeer) {
   PeerWatch watch(peers, 1);
   ASSERT_TRUE(watch.check().has_value());
   EXPECT_EQ(watch.check()->how, "gone");
+}
+
+TEST(PeerWatch, ANumberThatAnotherProcessHasNowIsNotOpened) {
+  const int64_t start_time = read_process(::getpid())->start_time;
+  EXPECT_TRUE(open_process(::getpid(), start_time).valid());
+  EXPECT_FALSE(open_process(::getpid(), start_time - 1).valid());
 }
 
 TEST_P(Liveness, NobodyToWatch) {

@@ -59,7 +59,6 @@ std::string join_and_meet(int rank, int world_size, const std::string& job,
   for (int r = 0; r < world_size; ++r) {
     const auto& peer = group->peers[static_cast<size_t>(r)];
     if (peer.rank != r || peer.start_time == 0 || peer.host.empty()) return "bad peer";
-    if (settings.use_pidfd != peer.pidfd.valid()) return "pidfd";
   }
   if (group->peers[static_cast<size_t>(rank)].pid != ::getpid()) return "wrong pid";
   auto* marks = reinterpret_cast<unsigned char*>(group->control.data());
@@ -103,15 +102,6 @@ TEST(Rendezvous, RankZeroMayComeLast) {
   ranks.start([=] { return join_and_meet(1, 2, job, settings); });
   asked.wait(3);
   ranks.start([=] { return join_and_meet(0, 2, job); });
-  EXPECT_THAT(ranks.answers(), Each("ok"));
-}
-
-TEST(Rendezvous, WorksWithoutPidfd) {
-  const std::string job = fresh_job();
-  JoinSettings settings;
-  settings.use_pidfd = false;
-  Ranks ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.start([=] { return join_and_meet(rank, 3, job, settings); });
   EXPECT_THAT(ranks.answers(), Each("ok"));
 }
 
