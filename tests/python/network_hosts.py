@@ -111,6 +111,10 @@ class NetworkHosts:
         """The command that runs `command` on a host."""
         return self._hosts[host].enter(*command)
 
+    def namespace(self, host: int) -> str:
+        """The file that stands for its network, for setns()."""
+        return f"/proc/{self._hosts[host].process.pid}/ns/net"
+
     def run(self, host: int, *command: str, timeout: float = 30) -> str:
         """What a command printed on a host; NetworkError where it fails."""
         return _run(self.command(host, *command), timeout)

@@ -4,6 +4,7 @@
     tests/torch_suite/run.py                          both backends, 2 ranks, every test
     tests/torch_suite/run.py --ranks 2,3,4,8          all of it (about an hour on 2 cores)
     tests/torch_suite/run.py -k all_to_all --backends collective_ops
+    tests/torch_suite/run.py --ranks 4 --hosts 2      on two hosts, which are network namespaces (as root)
 
 Prints the counts side by side, and every test that fails, errs, or passes on Gloo but not on ours; exit code
 1 where there is one. The suite asks for backends by name: those gates are opened for ours (see `opened`), so
@@ -13,6 +14,8 @@ it runs tests that Gloo never sees, such as all-to-all. Ranks are forked from a 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -22,6 +25,7 @@ import sys
 import tempfile
 import types
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 ALIAS = "collective_ops_alias"
@@ -37,6 +41,9 @@ def main() -> int:
     )
     parser.add_argument("--ranks", default="2", help="numbers of ranks, with commas (default 2)")
     parser.add_argument("--backends", default="gloo,collective_ops", help=f"also {ALIAS}")
+    parser.add_argument(
+        "--hosts", type=int, default=1, help="hosts that the ranks are spread over (default 1)"
+    )
     parser.add_argument("-k", dest="pattern", default="", help="only tests whose name contains this")
     parser.add_argument("--json", type=Path, help="write every test's result here")
     parser.add_argument("--verbose", action="store_true", help="show what the ranks print")
@@ -54,7 +61,7 @@ def main() -> int:
 
 def run(backend: str, ranks: str, options: argparse.Namespace) -> dict[str, str]:
     """The result of each test, from a process of its own: the suite reads its settings when imported."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, hosts(options.hosts) as variables:
         output = Path(folder, "result.json")
         environment = {
             **os.environ,
@@ -63,6 +70,7 @@ def run(backend: str, ranks: str, options: argparse.Namespace) -> dict[str, str]
             "WORLD_SIZE": ranks,
             "TEMP_DIR": folder,
             "INIT_METHOD": f"file://{folder}/shared_init_file",
+            **variables,
         }
         command = [sys.executable, __file__, "--one", backend, "-k", options.pattern, "--json", str(output)]
         quiet = None if options.verbose else subprocess.DEVNULL
@@ -70,6 +78,34 @@ def run(backend: str, ranks: str, options: argparse.Namespace) -> dict[str, str]
         if not output.exists():
             raise SystemExit(f"{backend} with {ranks} ranks: exit code {finished.returncode}, no results")
         return json.loads(output.read_text())
+
+
+@contextlib.contextmanager
+def hosts(count: int) -> Iterator[dict[str, str]]:
+    """Makes them; yields what the suite's process has to know."""
+    if count == 1:
+        yield {}
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+    from network_hosts import NetworkHosts
+
+    with NetworkHosts(count) as network:
+        yield {
+            "SUITE_HOSTS": ":".join(network.namespace(host) for host in range(count)),
+            "COLLECTIVE_OPS_SECRET": os.urandom(16).hex(),
+            "GLOO_SOCKET_IFNAME": "eth0",
+        }
+
+
+def enter_host(rank: int) -> None:
+    """Moves this process, which is to be a rank, to its host; ranks of a host follow each other."""
+    if not (names := os.environ.get("SUITE_HOSTS")):
+        return
+    namespaces = names.split(":")
+    mine = namespaces[rank * len(namespaces) // int(os.environ["WORLD_SIZE"])]
+    with open(mine) as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {mine}")
 
 
 def report(results: dict[str, dict[str, dict[str, str]]]) -> int:
@@ -176,6 +212,11 @@ def run_one(pattern: str, output: Path) -> int:
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+        @classmethod
+        def _run(cls, rank: int, *arguments: object, **more: object) -> None:
+            enter_host(rank)
+            super()._run(rank, *arguments, **more)
 
     names = [name for name in unittest.defaultTestLoader.getTestCaseNames(TestOnBackend) if pattern in name]
     recorder = Recorder()
