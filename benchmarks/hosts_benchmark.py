@@ -9,9 +9,13 @@ Hosts are network namespaces of this machine, joined by a bridge (root only). Bo
 processes and take turns, round by round; of each round the slowest rank counts, of the rounds the median.
 `raw` is an exchange between neighbours over as many sockets, of the bytes that an all_reduce has to send from
 each rank of a host: 2 (H-1)/H S / p for H hosts of p ranks. It reduces nothing, and waits for nothing else.
+`inside` is the same all_reduce within each host alone, on all hosts at once: what a call over hosts has to do
+beside the exchange, on the same cores. `bound` is both, one after the other, over ours: where ranks outnumber
+the machine's cores all of it takes turns on them, and 1 is the best there can be; with a core per rank the
+exchange hides what is inside, and it may be above 1.
 Gloo runs a ring over all ranks, whichever hosts they are on. CPU is what the processes of all ranks used in a
-contender's turn, per call. Where the links have a rate there is `model`, too: what `collective-ops tune
-explain` prices the call at, on hosts with links of this rate and delay.
+contender's turn, nanoseconds per byte of the vector. Where the links have a rate there is `model`, too: what
+`collective-ops tune explain` prices the call at, on hosts with links of this rate and delay.
 """
 
 from __future__ import annotations
@@ -112,15 +116,21 @@ def priced_us(options: argparse.Namespace, row: dict, hosts: int, ranks: int) ->
 
 
 def print_table(hosts: int, ranks: int, rows: list[dict]) -> None:
-    print(f"\n{hosts} hosts x {ranks} ranks: microseconds of a call; CPU milliseconds of all ranks")
+    print(f"\n{hosts} hosts x {ranks} ranks: microseconds of a call; CPU nanoseconds of all ranks per byte")
     print(f"{'collective':<15}{'bytes':>10}{'ours':>11}{'gloo':>11}{'gloo/ours':>10}{'raw':>11}{'raw/ours':>9}"
-          f"{'CPU':>9}{'gloo':>9}{'model':>11}{'ours/model':>11}")  # fmt: skip
+          f"{'inside':>11}{'bound':>7}{'CPU':>9}{'gloo':>9}{'raw':>9}"
+          f"{'model':>11}{'ours/model':>11}")  # fmt: skip
     for row in rows:
-        us, cpu = row["us"], row["cpu_ms"]
+        us = row["us"]
+        cpu = {name: ms * 1e6 / row["bytes"] for name, ms in row["cpu_ms"].items()}
         raw, model = us.get("raw", math.nan), us.get("model", math.nan)
+        inside = us.get("inside", 0.0 if ranks == 1 else math.nan)
+        bound = (raw + inside) / us["ours"]
         print(f"{row['collective']:<15}{row['bytes']:>10}{us['ours']:>11.1f}{us['gloo']:>11.1f}"
               f"{us['gloo'] / us['ours']:>10.2f}{raw:>11.1f}{raw / us['ours']:>9.2f}"
-              f"{cpu['ours']:>9.2f}{cpu['gloo']:>9.2f}{model:>11.1f}{us['ours'] / model:>11.2f}",
+              f"{inside:>11.1f}{bound:>7.2f}"
+              f"{cpu['ours']:>9.2f}{cpu['gloo']:>9.2f}{cpu.get('raw', math.nan):>9.2f}"
+              f"{model:>11.1f}{us['ours'] / model:>11.2f}",
               flush=True)  # fmt: skip
 
 
@@ -134,6 +144,9 @@ def run_rank(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     ours.init_hccl()
     raw = RawExchange(rank, world, addresses)
+    local = world // len(addresses)
+    begin = rank // local * local
+    inside = ours.new_group(list(range(begin, begin + local))) if local > 1 else None
     rows = []
     for collective in options.collectives.split(","):
         for size in map(int, options.sizes.split(",")):
@@ -142,6 +155,9 @@ def run_rank(options: argparse.Namespace) -> None:
                 hosts = len(addresses)
                 share = 2 * (hosts - 1) * size // hosts // (world // hosts)
                 turns["raw"] = lambda share=share: raw.exchange(share)
+                if inside is not None:
+                    vector = torch.ones(size // 4)
+                    turns["inside"] = lambda vector=vector: inside.allreduce(vector, op="max")
             us, cpu = measure(options, turns, dist, torch)
             if rank == 0:
                 place = {"hosts": len(addresses), "ranks": world // len(addresses), "rate": options.rate}
