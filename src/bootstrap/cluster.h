@@ -18,7 +18,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -54,9 +53,8 @@ struct ClusterMember {
 
 // What a connection is for. Each pair has as many as it likes of each, told apart by `channel`.
 enum class Purpose : uint32_t {
-  kRegister = 1,  // of the bootstrap itself, as the next two
+  kRegister = 1,  // of the bootstrap itself, as the next one
   kTree,
-  kExchange,
   kData,  // the transport's
 };
 
@@ -110,12 +108,6 @@ class Cluster {
   void announce(const Status& status);
   // Says that this rank leaves as it should: its end is no failure of the others. The destructor does it too.
   void leave();
-
-  // What each of `ranks` (this one among them) gives; in the order of `ranks`. All of them call it with the
-  // same ranks and `name`; names of exchanges that run at once differ. In O(log n) steps.
-  Result<std::vector<std::string>> exchange(std::span<const int> ranks, const std::string& name,
-                                            std::string_view mine, int64_t deadline_ns,
-                                            const std::function<Status()>& interrupted = {});
 
  private:
   struct Impl;

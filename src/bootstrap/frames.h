@@ -21,7 +21,6 @@ enum class FrameKind : uint32_t {
   kGiveUp,      // to rank 0: my time is over
   kNews,        // along the tree, after the join: what has gone wrong
   kBye,         // I leave as I should
-  kExchange,
 };
 
 struct NetFrame {

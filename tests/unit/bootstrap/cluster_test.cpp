@@ -125,29 +125,6 @@ TEST_F(ClusterTest, AnyTwoConnectWhoeverAsksFirst) {
   EXPECT_EQ(ranks_.answer(3), "012012");
 }
 
-TEST_F(ClusterTest, AnExchangeAmongSomeGivesAllTheValuesOfAll) {
-  constexpr int kSize = 8;
-  for (int rank = 0; rank < kSize; ++rank) {
-    start(rank, kSize, [](Cluster& cluster) {
-      const std::vector<int> some = {6, 1, 3, 2, 7, 5, 0};
-      if (cluster.rank() == 4) return std::string();
-      std::string text;
-      for (int round = 0; round < 3; ++round) {
-        auto values = cluster.exchange(some, "group", fmt::format("{}.{}", cluster.rank(), round),
-                                       monotonic_ns() + 10 * kSecond);
-        if (!values.ok()) return values.status().message();
-        for (const auto& value : *values) text += value + " ";
-      }
-      return text;
-    });
-  }
-  for (size_t rank = 0; rank < kSize; ++rank) {
-    if (rank == 4) continue;
-    EXPECT_EQ(ranks_.answer(rank),
-              "6.0 1.0 3.0 2.0 7.0 5.0 0.0 6.1 1.1 3.1 2.1 7.1 5.1 0.1 6.2 1.2 3.2 2.2 7.2 5.2 0.2 ");
-  }
-}
-
 TEST_F(ClusterTest, MissingRanksAreNamedOnAllThatWait) {
   for (const int rank : {0, 2, 4}) start(rank, 5, members, rank == 2 ? 1.0 : 1.5);
   for (size_t i = 0; i < 3; ++i) {
@@ -206,9 +183,12 @@ TEST_F(ClusterTest, WhoLeavesIsNoLossAndWordsReachAll) {
         cluster.leave();
         ::_exit(0);
       }
-      const std::vector<int> others = {0, 1, 2, 3, 4};
-      auto met = cluster.exchange(others, "before", "", monotonic_ns() + 10 * kSecond);
-      if (!met.ok()) return std::string(name_of(met.status().code())) + " " + met.status().message();
+      for (int other = 0; other < 5; ++other) {
+        if (other == cluster.rank()) continue;
+        const auto meet = other < cluster.rank() ? &Cluster::accept : &Cluster::connect;
+        auto met = (cluster.*meet)(other, Purpose::kData, 1, monotonic_ns() + 10 * kSecond, {});
+        if (!met.ok()) return std::string(name_of(met.status().code())) + " " + met.status().message();
+      }
       if (cluster.rank() == 3) cluster.announce(Status(ErrorCode::kMismatch, "they differ"));
       auto socket = cluster.accept(0, Purpose::kData, 0, monotonic_ns() + 10 * kSecond);
       return std::string(name_of(socket.status().code())) + " " + socket.status().message();
@@ -272,12 +252,14 @@ TEST_F(ClusterTest, TwoJobsAtOnceWithTheSamePortsDoNotMix) {
         ClusterOptions options{rank, 3, job, monotonic_ns() + 20 * kSecond, {}};
         auto cluster = Cluster::join(meeting_, options);
         if (!cluster.ok()) return cluster.status().message();
-        auto values = (*cluster)->exchange(std::vector<int>{0, 1, 2}, "x", job, options.deadline_ns);
-        return values.ok() ? (*values)[0] + (*values)[1] + (*values)[2] : values.status().message();
+        return (*cluster)->local_job();  // made by rank 0 for all of its own
       });
     }
   }
-  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(all.answer(i), i < 3 ? "oneoneone" : "twotwotwo");
+  const std::vector<std::string> met = all.answers();
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(met[i].rfind("cluster ", 0), 0U) << met[i];
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(met[i], met[i < 3 ? 0 : 3]);
+  EXPECT_NE(met[0], met[3]);
 }
 
 // Strangers: some say nothing, some talk nonsense, some stop in the middle.
