@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,18 +87,21 @@ class Profiler:
         self._late: list[Chunk] = []  # calls of recorded steps that ended after them
         self._last_end = 0  # of the last recorded step, monotonic ns
         self._finished = False
+        self._process = os.getpid()  # a process forked from it does not record
+        self._thread = threading.get_ident()
 
     def __enter__(self) -> Profiler:
+        self._thread = threading.get_ident()
         if self.config.enable_profiling:
             self._guarded("starting", self._start)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.config.enable_profiling:
+        if not self.config.enable_profiling or self._process != os.getpid():
             return
         if self._window is not None:
             # After the loop's last step() one has begun that never was; after an error it is what there is.
-            end = self._drop_window if kind is None else self._end_window
+            end = self._drop_window if kind is None or self.failure else self._end_window
             self._guarded("ending a step", end)
         self._guarded("writing", self._finish)
         if self._reader is not None:
@@ -106,10 +110,10 @@ class Profiler:
 
     def step(self) -> None:
         """A step has ended, and the next begins."""
-        if not self.config.enable_profiling:
+        if not self.config.enable_profiling or self._process != os.getpid():
             return
         if self._window is not None:
-            self._guarded("ending a step", self._end_window)
+            self._guarded("ending a step", self._drop_window if self.failure else self._end_window)
         self.current_step += 1
         if self.config.is_over(self.current_step):
             self._guarded("writing", self._finish)
@@ -199,7 +203,14 @@ class Profiler:
             self._reader.start()
             self._write_about()
         self._pass_over()
-        self._window = _window_of(self.config)(self.config, self.current_step)
+        window = _window_of(self.config)
+        self._check_thread(window)
+        self._window = window(self.config, self.current_step)
+
+    def _check_thread(self, window: type[_TorchWindow] | type[_ActivityWindow]) -> None:
+        """torch.profiler crashes where a thread ends what another began, or one that began it is gone."""
+        if window is _TorchWindow and threading.get_ident() != self._thread:
+            raise RuntimeError("step() was called in another thread than the one that entered profile()")
 
     def _pass_over(self) -> None:
         """Passes over calls between recorded steps, but for those that began in one."""
@@ -207,6 +218,7 @@ class Profiler:
             self._late += self._reader.skip(self._last_end)
 
     def _end_window(self) -> None:
+        self._check_thread(type(self._window))
         window, self._window = self._window, None
         assert window is not None and self.directory is not None and self._reader is not None
         record, size = window.close(self.directory)
@@ -238,9 +250,9 @@ class Profiler:
             )
 
     def _drop_window(self) -> None:
-        window, self._window = self._window, None
-        if window is not None:
-            window.close(None)
+        if self._window is not None:
+            self._window.close(None)
+        self._window = None
 
     def _finish(self) -> None:
         """Writes the output files, once."""
@@ -305,18 +317,33 @@ class Profiler:
 class _TorchWindow:
     """One step of torch.profiler, from its construction to `close`."""
 
+    _open = False  # in this process
+
     def __init__(self, config: ProfileConfig, step: int) -> None:
+        from torch.autograd import _profiler_enabled
         from torch.profiler import record_function
 
+        # It has one state for all of a process: a second one takes the first one's events, or crashes.
+        if _TorchWindow._open or _profiler_enabled():
+            raise RuntimeError("torch.profiler records already, and can do so once at a time in a process")
         self.step = step
+        self._thread = threading.get_ident()
         self._resident = [_resident()]
         self._profiler = _torch_profiler(config)
         self._profiler.start()
         self._mark = record_function(f"ProfilerStep#{step}")
         self._mark.__enter__()
+        _TorchWindow._open = True
 
     def close(self, directory: Path | None) -> tuple[dict[str, Any], int]:
         """Ends it; the trace goes to `directory`, or nowhere. What is known besides; bytes written."""
+        if threading.get_ident() != self._thread:  # torch.profiler crashes then
+            raise RuntimeError("a step was begun in another thread")
+        from torch.autograd import _profiler_enabled
+
+        _TorchWindow._open = False
+        if not _profiler_enabled():
+            raise RuntimeError("another torch.profiler ended the recording of this step")
         self._mark.__exit__(None, None, None)
         self._profiler.stop()
         if directory is None:
