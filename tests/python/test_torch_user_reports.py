@@ -1,6 +1,25 @@
 """What users reported of other backends of torch.distributed, each with the value or the error that is right.
 
-The name of a case is the report's. The same through our own API is in test_user_reports.py.
+The name of a case is the report's. The same through our own API is in test_user_reports.py and
+test_user_reports_load.py (memory, one core, a small /dev/shm), between hosts in test_hosts_meet.py. Reports
+whose tests for the backend stand elsewhere, in test_torch_*.py:
+
+    empty tensors (pytorch#85234), flat outputs (pytorch#178798)    collectives: odd_shapes
+    operations by types (pytorch#149781)                            collectives: reductions
+    lists of different sizes (pytorch#156627)                       collectives: movements
+    splits and lists wrong on one rank (pytorch#101380)             groups: bad_arguments
+    other sizes, types, calls (nccl#1417, pytorch#79901)            groups: disagree
+    a call that one rank refused (pytorch#174844)                   groups: one_rank_refused
+    timeouts 0, none, very long (Ascend/pytorch#54)                 robustness: without_end
+    halves make groups at once (transformers#48302)                 robustness: halves
+    a message nobody waits for (pytorch#75512)                      robustness: outlives
+    one store again and again (pytorch#55967)                       groups: come_and_go
+    after an abort (pytorch#151159)                                 robustness: after_an_abort
+    memory with sizes that vary (pytorch#116923)                    robustness: stays_flat
+    the group destroyed in a forked child (pytorch#192106)          robustness: forked_child
+    a group per thread (nccl#1610)                                  groups: each_thread
+    waiting ranks (oneCCL#209)                                      robustness: burns_no_core
+    hooks, join, FSDP2, DTensor (torchcomms#688)                    training
 """
 
 from __future__ import annotations
