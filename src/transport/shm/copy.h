@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COLLECTIVE_OPS_STRING_MOVES 1
 #include <cpuid.h>
@@ -36,6 +40,31 @@ inline void copy_across(void* to, const void* from, size_t bytes) {
   }
 #endif
   if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// For so many bytes that what is written is out of the caches before anybody reads it: written past them, without
+// reading first what is overwritten. Over before anything that is stored later. The two do not overlap.
+inline void copy_away(void* to, const void* from, size_t bytes) {
+#if defined(__x86_64__)
+  constexpr size_t kLine = 64, kLeast = 4096;
+  if (bytes >= kLeast) {
+    auto* out = static_cast<std::byte*>(to);
+    auto* in = static_cast<const std::byte*>(from);
+    const size_t head = -reinterpret_cast<uintptr_t>(out) % kLine;
+    std::memcpy(out, in, head);
+    const size_t lines = (bytes - head) / kLine;
+    out += head, in += head;
+    for (size_t line = 0; line < lines; ++line, out += kLine, in += kLine) {
+      __m128i parts[4];
+      for (int i = 0; i < 4; ++i) parts[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + i);
+      for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(out) + i, parts[i]);
+    }
+    std::memcpy(out, in, bytes - head - lines * kLine);
+    _mm_sfence();
+    return;
+  }
+#endif
+  copy_across(to, from, bytes);
 }
 
 }  // namespace collective_ops::shm

@@ -199,6 +199,30 @@ TEST_P(Rooted, ARootAheadKeepsWhatLiesInSlotsOfEachSize) {
   });
 }
 
+// More than the caches hold, in odd places.
+TEST(LargePayloads, ArriveWholeOnEveryPath) {
+  constexpr size_t kCount = (33 << 20) + 13;
+  for (const char* path : {"staged", "direct", "auto"}) {
+    ScopedVariable variable("COLLECTIVE_OPS_PATH", path);
+    ThreadRanks ranks(2);
+    ranks.run([&](Communicator& comm) {
+      const Bytes mine = pattern(comm.rank(), 0, kCount), theirs = pattern(1 - comm.rank(), 0, kCount);
+      Bytes data = filled(0xee, kCount + 2);
+      if (comm.rank() == 1) std::copy(mine.begin(), mine.end(), data.begin() + 1);
+      EXPECT_DONE(comm.broadcast(data.data() + 1, kCount, DataType::kUInt8, 1));
+      const Bytes& sent = comm.rank() == 1 ? mine : theirs;
+      ASSERT_TRUE(std::equal(sent.begin(), sent.end(), data.begin() + 1)) << path;
+      ASSERT_EQ(data.front(), std::byte{0xee});
+      ASSERT_EQ(data.back(), std::byte{0xee});
+      Bytes all = filled(0, 2 * kCount + 1);
+      EXPECT_DONE(comm.all_gather(mine.data(), all.data() + 1, kCount, DataType::kUInt8));
+      const auto at = [&](int rank) { return all.begin() + 1 + static_cast<ptrdiff_t>(rank * kCount); };
+      ASSERT_TRUE(std::equal(mine.begin(), mine.end(), at(comm.rank()))) << path;
+      ASSERT_TRUE(std::equal(theirs.begin(), theirs.end(), at(1 - comm.rank()))) << path;
+    });
+  }
+}
+
 TEST_P(Rooted, FactorsOfAPreMultipliedSumMayDiffer) {
   ThreadRanks ranks(n_);
   ranks.run([&](Communicator& comm) {
