@@ -11,7 +11,7 @@ Faults that users met in other profilers, and the tests of ours (in test_profile
 | not every output keeps to the selected ranks | files: test_ranks_that_are_not_selected_write_nothing |
 | the loop ends early | files: test_a_loop_that_* |
 | an exception inside of the range | files: test_an_error_of_the_program_passes_and_leaves_the_step |
-| a target that is missing, cannot be written, is full | arguments: test_a_path_that_*; test_the_disk_is_full |
+| a target is missing, cannot be written, is full | arguments: test_a_path_that_*; test_the_disk_is_full |
 | blanks, CJK, "/" in names | files: test_odd_paths_and_worker_names |
 | arrows from operators to kernels leave their thread | files: test_the_trace_is_sound |
 | quotes and log lines break the trace | exports: test_odd_names_stay_whole_and_the_trace_valid |
@@ -23,6 +23,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -33,7 +34,10 @@ from collective_ops.profiler import ProfileConfig, profile
 
 torch = pytest.importorskip("torch")
 
-from profiled_runs import table  # noqa: E402
+from collective_ops import cli  # noqa: E402
+from collective_ops.profiler import runs  # noqa: E402
+from profiled_runs import record, table  # noqa: E402
+from rank_pool import RankPool, report  # noqa: E402
 
 LEVELS = pytest.mark.parametrize("level", ["level0", "level1"])
 ONCE = "torch.profiler records already"
@@ -207,3 +211,44 @@ def test_the_disk_is_full(tmp_path: Path, level: str, caplog: Any) -> None:
             assert content["step"] == number
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def record_until_killed(directory: str) -> Any:
+    """Rank 1 is killed in its third recorded step, before its calls."""
+
+    def work(step: int) -> None:
+        if step == 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return record(directory, ["--profile-step-start", "1", "--profile-step-end", "9"], 9, work)
+
+
+def test_a_rank_is_killed_inside_of_the_range(rank_pool: RankPool, tmp_path: Path, capsys: Any) -> None:
+    """The other one's error passes, and both have left their whole steps."""
+    outcomes = rank_pool.start(record_until_killed, 2, (str(tmp_path),)).wait(timeout=60)
+    assert outcomes[1].exit_code == -signal.SIGKILL and "rank 1" in str(outcomes[0].error)
+    (first,), (second,) = (list((tmp_path / str(rank)).iterdir()) for rank in (0, 1))
+    assert steps_of(first)[:2] == ["1", "2"]
+    assert not (second / "analyse.done").exists()
+    assert cli.main(["profile", "parse", "-d", str(second)]) == 0
+    assert steps_of(second) == ["1", "2"]
+    assert f"rank 1: {second}" in capsys.readouterr().out
+
+
+def record_beside(directory: str) -> Any:
+    report("ready")
+    return record(directory, ["--profile-step-start", "1", "--profile-step-end", "5"], 6)
+
+
+def test_two_jobs_at_once_with_one_path(rank_pool: RankPool, tmp_path: Path) -> None:
+    """Each has an id; no directory holds what both wrote, and each run's profiles are complete."""
+    jobs = [rank_pool.start(record_beside, 2, (str(tmp_path),)) for _ in range(2)]
+    told = [[outcome.value for outcome in job.wait(timeout=90)] for job in jobs]
+    for job in told:
+        assert [one["failure"] for one in job] == ["", ""]
+    found = runs.find_profiles(tmp_path)
+    by_run = {run: sorted(p.rank for p in found if p.run == run) for run in {p.run for p in found}}
+    assert list(by_run.values()) == [[0, 1], [0, 1]]
+    assert len({one["directory"] for job in told for one in job}) == 4
+    for one in (one for job in told for one in job):
+        assert steps_of(one["directory"]) == ["1", "2", "3", "4"]
