@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/ApproximateClock.h>
@@ -15,6 +17,7 @@ namespace {
 using Dict = c10::Dict<c10::IValue, c10::IValue>;
 
 constexpr uint64_t kDefaultSize = 2000;
+constexpr size_t kFewGroups = 64;
 constexpr const char* kVersion = "2.10";  // of the schema
 
 Dict new_dict() { return Dict(c10::AnyType::get(), c10::AnyType::get()); }
@@ -83,7 +86,7 @@ FlightRecorder& FlightRecorder::instance() {
   return *recorder;
 }
 
-FlightRecorder::FlightRecorder() : entries_(wanted_size()) {}
+FlightRecorder::FlightRecorder() : entries_(wanted_size()), forget_at_(kFewGroups) {}
 
 uint64_t FlightRecorder::issued(const c10d::Backend& group, const std::vector<uint64_t>& global_ranks,
                                 const Task& task, std::chrono::milliseconds timeout, int peer) {
@@ -103,11 +106,20 @@ uint64_t FlightRecorder::issued(const c10d::Backend& group, const std::vector<ui
   if (known.ranks.empty()) {
     known.description = entry.description;
     known.ranks = global_ranks;
+    if (groups_.size() >= forget_at_) forget_groups(entry.group);
   }
   if (!entry.message) known.issued = static_cast<int64_t>(entry.sequence);
   entry.number = ++last_;
   entries_[last_ % entries_.size()] = std::move(entry);
   return last_;
+}
+
+// A program may make and destroy groups without end. With mutex_ held.
+void FlightRecorder::forget_groups(const std::string& newest) {
+  std::set<std::string_view> recorded{newest};
+  for (const Entry& entry : entries_) recorded.insert(entry.group);
+  std::erase_if(groups_, [&](const auto& group) { return !recorded.contains(group.first); });
+  forget_at_ = 2 * groups_.size() + kFewGroups;
 }
 
 FlightRecorder::Entry* FlightRecorder::find(uint64_t number) {

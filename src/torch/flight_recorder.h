@@ -52,11 +52,14 @@ class FlightRecorder {
 
   FlightRecorder();
   Entry* find(uint64_t number);
+  // Those of which no call is kept.
+  void forget_groups(const std::string& newest);
   c10::IValue entry_value(const Entry& entry) const;
 
   std::mutex mutex_;
   std::vector<Entry> entries_;  // entry n lies at n modulo their number
   std::map<std::string, Group> groups_;
+  size_t forget_at_;  // so many groups
   uint64_t last_ = 0;
   bool dumped_ = false;
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import resource
 import time
@@ -13,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("collective_ops_torch._native")
 
+import collective_ops_torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from rank_pool import RankPool  # noqa: E402
 from torch_groups import process_group, rank, world_size  # noqa: E402
@@ -183,3 +185,30 @@ def missing_rank(path: str) -> str:
 def test_a_missing_rank_is_named(rank_pool: RankPool, tmp_path) -> None:
     for text in rank_pool.run(missing_rank, 3, (str(tmp_path / "store"),))[:2]:
         assert "rank 2 did not come in 1000 ms" in text
+
+
+def groups_in_a_dump(path: str) -> int:
+    """Many groups come and go; the world's calls fill the recorder again at the end."""
+    with process_group(seconds=60):
+        for _ in range(100):
+            group = dist.new_group([0, 1])
+            dist.barrier(group)
+            dist.destroy_process_group(group)
+        for _ in range(8):
+            dist.barrier()
+        group = dist.new_group([0, 1])
+        dist.barrier(group)
+        collective_ops_torch.dump_flight_recorder(f"{path}{rank()}")
+        with open(f"{path}{rank()}", "rb") as file:
+            dump = pickle.load(file)
+        named = {entry["process_group"][0] for entry in dump["entries"]}
+        assert len(dump["entries"]) == 8 and named <= set(dump["pg_config"])
+        assert group.group_name in dump["pg_config"]
+        return len(dump["pg_config"])
+
+
+def test_the_flight_recorder_forgets_old_groups(rank_pool: RankPool, tmp_path) -> None:
+    counts = rank_pool.run(
+        groups_in_a_dump, 2, (str(tmp_path / "dump"),), env={"TORCH_FR_BUFFER_SIZE": "8"}, timeout=60
+    )
+    assert max(counts) <= 2 * 9 + 64
