@@ -52,7 +52,7 @@ Status Across::run(const AcrossCall& call) {
   }
   const auto me = static_cast<size_t>(host_);
   scratch_[me] = scratch_memory_.get(program.scratch_bytes);
-  addresses_.scratch = &scratch_;
+  addresses_.scratch = scratch_.data();
   addresses_.input[me] = static_cast<std::byte*>(const_cast<void*>(call.send));
   addresses_.output[me] = static_cast<std::byte*>(call.recv);
   ranks_ = call.ranks;

@@ -33,11 +33,11 @@ struct CallMemory {
   std::vector<std::byte*> output;
   // 1: those two are addresses in the peer's process, to be read through the kernel.
   std::vector<uint8_t> remote;
-  const std::vector<std::byte*>* scratch = nullptr;
+  std::byte* const* scratch = nullptr;  // by rank
 
   explicit CallMemory(size_t ranks) : input(ranks), output(ranks), remote(ranks) {}
   std::byte* base(Space space, size_t rank) const {
-    return space == Space::kInput ? input[rank] : space == Space::kOutput ? output[rank] : (*scratch)[rank];
+    return space == Space::kInput ? input[rank] : space == Space::kOutput ? output[rank] : scratch[rank];
   }
 };
 

@@ -47,16 +47,13 @@ Group::Group(shm::GroupMemory memory, std::unique_ptr<Peers> peers, const GroupS
       own_{static_cast<uint64_t>(settings.forced.path) << 32,
            std::hash<std::string>()(settings.forced.text())} {
   if (settings_.remote) waiter_.follow(&pace_);
-  for (auto* slots : {&line_slots_, &small_slots_}) {
-    for (auto& of_ranks : *slots) of_ranks.reserve(static_cast<size_t>(world_size()));
-  }
-  for (int rank = 0; rank < world_size(); ++rank) {
-    staging_.push_back(memory_.scratch(rank));
-    for (size_t slot = 0; slot < shm::kLineDepth; ++slot) {
-      line_slots_[slot].push_back(memory_.line(rank, slot).payload);
-      small_slots_[slot].push_back(memory_.small(rank, slot));
+  for (int rank = 0; rank < world_size(); ++rank) staging_.push_back(memory_.scratch(rank));
+  for (size_t slot = 0; slot < shm::kLineDepth; ++slot) {
+    for (int rank = 0; rank < world_size(); ++rank) {
+      line_slots_.push_back(memory_.line(rank, slot).payload);
+      small_slots_.push_back(memory_.small(rank, slot));
+      if (slot < shm::kEagerDepth) eager_slots_.push_back(memory_.eager(rank, slot));
     }
-    for (size_t slot = 0; slot < kEagerDepth; ++slot) eager_slots_[slot].push_back(memory_.eager(rank, slot));
   }
   messages_ =
       std::make_shared<Messages>(memory_, settings_.host->peers_of(members()),
@@ -166,22 +163,25 @@ void Group::take_buffers(const Call& call) {
 }
 
 // Where all ranks' payloads of this call lie, which is small.
-const std::vector<std::byte*>& Group::slots_of(const Program& program) const {
-  if (fits_line(program)) return line_slots_[sequence_ % shm::kLineDepth];
-  if (program.scratch_bytes <= shm::kSmallBytes) return small_slots_[sequence_ % shm::kLineDepth];
-  return eager_slots_[sequence_ % shm::kEagerDepth];
+std::byte* const* Group::slots_of(const Program& program) const {
+  const auto slot = [this](const std::vector<std::byte*>& slots, uint64_t depth) {
+    return slots.data() + sequence_ % depth * static_cast<uint64_t>(world_size());
+  };
+  if (fits_line(program)) return slot(line_slots_, shm::kLineDepth);
+  if (program.scratch_bytes <= shm::kSmallBytes) return slot(small_slots_, shm::kLineDepth);
+  return slot(eager_slots_, shm::kEagerDepth);
 }
 
 // Small calls: the payload goes into this call's slot, and the announcement is the only synchronisation.
 // Where peers, having other memory, have announced theirs instead of copying, it stops before anything was
 // written (peers_go_direct_): the call is then run as they do.
-bool Group::run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots) {
+bool Group::run_eager(const PreparedCall& prepared, const Call& call, std::byte* const* slots) {
   const Program& program = prepared.eager->program;
   if (!await_slot(static_cast<uint64_t>(eager_depth(program.scratch_bytes)))) return false;
   memory_.line(rank_, sequence_).input_segment = 0;
   eager_or_direct_ = rooted_ == nullptr && prepared.direct.has_value();
   path_ = fits_line(program) ? TracePath::kInline : TracePath::kStaged;
-  addresses_.scratch = &slots;
+  addresses_.scratch = slots;
   take_buffers(call);
   if (!executor_.run(program, addresses_, prepared.eager->kernel, sequence_)) return false;
   if (prepared.eager->awaits_all) all_arrived_ = sequence_;
@@ -204,10 +204,11 @@ const PreparedProgram* Group::run_rooted(const PreparedCall& prepared, const Cal
     }
     return &*prepared.direct;
   }
-  sources_ = slots_of(prepared.eager->program);
+  std::byte* const* slots = slots_of(prepared.eager->program);
+  sources_.assign(slots, slots + world_size());
   rooted_ = &prepared;
   refers_ = false;
-  const bool done = run_eager(prepared, call, sources_);
+  const bool done = run_eager(prepared, call, sources_.data());
   rooted_ = nullptr;
   if (!done || !refers_) return &*prepared.eager;
   path_ = TracePath::kDirect;
@@ -245,7 +246,7 @@ bool Group::run_announced(const PreparedCall*& prepared, const Call& call, const
          "from "
          "collective_ops.empty(); for read, the kernel must allow process_vm_readv between the ranks"});
   }
-  addresses_.scratch = &staging_;
+  addresses_.scratch = staging_.data();
   take_buffers(call);
   if (path_ != TracePath::kStaged && !reach_peers(*prepared, used->program, call.root)) return false;
   CallKernel kernel = used->kernel;

@@ -4,7 +4,6 @@
 // the peers' lines are waited for and compared with it; the program runs (executor.h).
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -102,8 +101,8 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
   void begin(const Call& call, const shm::Signature* whole);
   void announce_failed();
   void take_buffers(const Call& call);
-  const std::vector<std::byte*>& slots_of(const Program& program) const;
-  bool run_eager(const PreparedCall& prepared, const Call& call, const std::vector<std::byte*>& slots);
+  std::byte* const* slots_of(const Program& program) const;  // by rank
+  bool run_eager(const PreparedCall& prepared, const Call& call, std::byte* const* slots);
   const PreparedProgram* run_rooted(const PreparedCall& prepared, const Call& call);
   bool refer_to(int peer);
   bool run_announced(const PreparedCall*& prepared, const Call& call, const PreparedProgram*& used);
@@ -141,10 +140,8 @@ class Group final : public GroupEnd, private CallHost, private shm::WaitObserver
 
   CallMemory addresses_;
   std::vector<std::byte*> staging_;  // scratch of announced calls, by rank
-  // Scratch of eager calls, by what it fits.
-  std::array<std::vector<std::byte*>, shm::kLineDepth> line_slots_;
-  std::array<std::vector<std::byte*>, shm::kLineDepth> small_slots_;
-  std::array<std::vector<std::byte*>, shm::kEagerDepth> eager_slots_;
+  // Scratch of eager calls, by what it fits: of each slot, by rank.
+  std::vector<std::byte*> line_slots_, small_slots_, eager_slots_;
 
   std::vector<double> factors_;  // of the ranks, in a call that has them
   uint64_t sequence_ = 0;        // of the call that runs
