@@ -37,6 +37,11 @@ std::string group_key(const RankProfile& profile, uint32_t group) {
   return std::string(name);
 }
 
+// On whose clock the times are: profiles that were gathered are on one already.
+const std::string& clock_of(const RankProfile& profile) {
+  return profile.run.clock_host.empty() ? profile.host : profile.run.clock_host;
+}
+
 class Matcher {
  public:
   explicit Matcher(const ProfileSet& set) : set_(set) {}
@@ -48,6 +53,7 @@ class Matcher {
     std::map<uint32_t, Members> calls_of_rank;  // in order
   };
   void collect();
+  void tell_aligned();
   void align_hosts();
   void match_class(OrderedClass* ordered);
   size_t match_partition(const OrderedClass& ordered, const std::vector<std::set<uint32_t>>& groups,
@@ -102,18 +108,36 @@ void Matcher::collect() {
   }
 }
 
+void Matcher::tell_aligned() {
+  std::map<std::string, std::pair<std::set<std::string>, int64_t>> aligned;  // to each clock: hosts, error
+  for (const RankProfile& profile : set_.ranks) {
+    if (profile.run.clock_host.empty() || profile.run.clock_host == profile.host) continue;
+    auto& [hosts, error] = aligned[profile.run.clock_host];
+    hosts.insert(profile.host);
+    error = std::max(error, profile.run.clock_error_ns);
+  }
+  for (const auto& [clock, found] : aligned) {
+    result_.findings.push_back(
+        fmt::format("times of {} are on the clock of {} since the profiles were gathered, to {:.1f} us",
+                    found.first.size() == 1 ? "host " + *found.first.begin()
+                                            : fmt::format("{} hosts", found.first.size()),
+                    clock, static_cast<double>(found.second) / 1e3));
+  }
+}
+
 // Ends of device kernels agree within microseconds inside a host; their median difference between hosts
 // is the difference of the clocks.
 void Matcher::align_hosts() {
   offset_.assign(set_.ranks.size(), 0);
+  tell_aligned();
   std::map<std::string, std::vector<int64_t>> differences;
-  const std::string& reference = set_.ranks.front().host;
+  const std::string& reference = clock_of(set_.ranks.front());
   for (const auto& [key, members] : exact_) {
     std::map<std::string, std::pair<int64_t, int64_t>> ends;  // sum relative to the first member, count
     for (const MatchedMember& member : members) {
       const RankProfile& profile = set_.ranks[member.rank_row];
-      if (profile.on_host || profile.host.empty()) continue;
-      auto& [sum, count] = ends[profile.host];
+      if (profile.on_host || clock_of(profile).empty()) continue;
+      auto& [sum, count] = ends[clock_of(profile)];
       sum += member.end_ns - members.front().end_ns;
       ++count;
     }
@@ -129,7 +153,7 @@ void Matcher::align_hosts() {
                      values.end());
     const int64_t offset = values[values.size() / 2];
     for (size_t row = 0; row < set_.ranks.size(); ++row) {
-      if (set_.ranks[row].host == host) offset_[row] = offset;
+      if (clock_of(set_.ranks[row]) == host) offset_[row] = offset;
     }
     result_.findings.push_back(
         fmt::format("clock of host {} is {:.3f} ms from that of {}, and was aligned by the "
@@ -138,7 +162,8 @@ void Matcher::align_hosts() {
   }
   std::set<std::string> others;
   for (const RankProfile& profile : set_.ranks) {
-    if (profile.host != reference && !differences.contains(profile.host)) others.insert(profile.host);
+    const std::string& clock = clock_of(profile);
+    if (clock != reference && !differences.contains(clock)) others.insert(clock);
   }
   if (!others.empty()) {
     result_.findings.push_back(fmt::format(
@@ -154,15 +179,17 @@ void Matcher::align_hosts() {
   }
 }
 
-// No rank can leave a collective before the last has come.
+// No rank can leave a collective before the last has come. Clocks may be off by as much as those say who
+// aligned them.
 bool Matcher::possible(const Members& members) const {
   constexpr int64_t kTolerance = 20'000;
-  int64_t start = INT64_MIN, first_end = INT64_MAX;
+  int64_t start = INT64_MIN, first_end = INT64_MAX, clock_error = 0;
   for (const MatchedMember& member : members) {
+    clock_error = std::max(clock_error, set_.ranks[member.rank_row].run.clock_error_ns);
     start = std::max(start, member.start_ns);
     first_end = std::min(first_end, member.end_ns);
   }
-  return first_end + kTolerance >= start;
+  return first_end + kTolerance + 2 * clock_error >= start;
 }
 
 // Of these, a rank that only gives may be gone before another comes: it waits for nobody.

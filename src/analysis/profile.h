@@ -116,13 +116,23 @@ struct ParallelSizes {  // 0: not said
   int tensor = 0, pipeline = 0, data = 0, context = 0, world = 0;
 };
 
+// Of a profile that our own profiler made; "" where it is not.
+struct ProfiledRun {
+  std::string id;              // equal on all ranks of one start of a job
+  std::string started;         // sorts by time
+  std::string host;            // where it was recorded
+  std::string clock_host;      // whose clock the times are on; "": on that of `host`
+  int64_t clock_error_ns = 0;  // how far they may be off that, at most
+};
+
 struct RankProfile {
   int rank = 0;
   int device = -1;
   std::string host_uid;
-  std::string host;      // "" where the profile does not say
-  std::string source;    // the file or directory it came from
-  std::string format;    // "kineto", "ascend_text", "ascend_db", "comm_trace", "flight_recorder"
+  std::string host;    // "" where the profile does not say
+  std::string source;  // the file or directory it came from
+  std::string format;  // "kineto", "ascend_text", "ascend_db", "comm_trace", "flight_recorder"
+  ProfiledRun run;
   int world_size = 0;    // 0: not said
   bool on_host = false;  // calls ran on CPUs, where ranks may leave one call far apart
   ParallelSizes parallel;

@@ -11,7 +11,6 @@
 #include <optional>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +21,7 @@
 #include "analysis/readers/chrome_trace.h"
 #include "analysis/readers/flight_recorder.h"
 #include "analysis/readers/text_source.h"
+#include "analysis/runs.h"
 #include "analysis/step_time.h"
 
 namespace collective_ops {
@@ -159,6 +159,8 @@ Reading read_one(const FoundProfile& input, const ReadOptions& options, size_t d
     const int rank = rank_of.value(rank_of_ascend_directory(input.path), &notes);
     auto profile = read_ascend_directory(input.path, rank);
     if (profile.ok()) {
+      profile->run = run_of_directory(input.path);
+      if (!profile->run.host.empty()) profile->host = profile->run.host;
       // Its notifications tell of ranks whose profiles are missing. They are most of the text, and say no
       // more than the profiles of all ranks do.
       const bool missing = static_cast<size_t>(size_of_job(*profile)) > directories;
@@ -297,27 +299,35 @@ void Joining::add_profile(const FoundProfile& input, RankProfile profile) {
   }
 }
 
-// When a profile begins; 0 where it does not say.
-int64_t begin_of(const Reading& reading) {
-  if (reading.profiles.empty()) return 0;
-  const RankProfile& profile = reading.profiles.front();
-  if (profile.whole) return profile.whole->begin_ns;
-  if (!profile.calls.empty()) return profile.calls.front().start_ns;
-  return profile.timeline.slices.empty() ? 0 : profile.timeline.slices.front().start_ns;
-}
-
-// The newest first: of two profiles of one rank it is taken.
+// The newest first: of two profiles of one rank it is taken. Of older runs none is.
 void join_all(const std::vector<FoundProfile>& inputs, const ReadOptions& options,
               std::vector<Reading> readings, ProfileSet* set) {
+  static const RankProfile kNothing;
+  std::vector<RunCandidate> candidates, newest;  // all; by input the first, by which they are sorted
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    RunCandidate candidate{&kNothing, window_in_path(inputs[i].path), time_in_path(inputs[i].path)};
+    newest.push_back(candidate);
+    for (const RankProfile& profile : readings[i].profiles) {
+      candidate.profile = &profile;
+      if (newest.back().profile == &kNothing) newest.back() = candidate;
+      candidates.push_back(candidate);
+    }
+  }
   std::vector<size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) {
-      return std::tuple(window_in_path(inputs[i].path), -begin_of(readings[i]),
-                        -time_in_path(inputs[i].path));
-    };
-    return key(a) < key(b);
+    if (newest[a].window != newest[b].window) return newest[a].window < newest[b].window;
+    return is_newer(newest[a], newest[b]);
   });
+  const std::vector<std::string> reasons = older_runs(candidates);
+  size_t at = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::erase_if(readings[i].profiles, [&](const RankProfile&) {
+      const std::string& reason = reasons[at++];
+      if (!reason.empty()) set->problems.push_back({inputs[i].shown, reason});
+      return !reason.empty();
+    });
+  }
   Joining joining(inputs.size() == 1 && !options.part_of_job, set);
   for (const size_t i : order) joining.add(inputs[i], std::move(readings[i]));
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "analysis/profile_names.h"
+#include "analysis/runs.h"
 #include "analysis/sqlite.h"
 
 namespace collective_ops {
@@ -19,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Changes with every change of what is stored; sizes catch most that are forgotten.
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 constexpr int64_t kLayout = sizeof(ProfiledCall) * 1'000'000 + sizeof(MatrixEntry) * 1000 +
                             sizeof(OperatorStatistics) + sizeof(OperatorTimes) + sizeof(TimelineSlice);
 
@@ -149,6 +151,11 @@ void fields(Archive& archive, RankProfile& profile) {
   for (std::string* text : {&profile.host_uid, &profile.host, &profile.source, &profile.format}) {
     archive(*text);
   }
+  archive(profile.run.id);
+  archive(profile.run.started);
+  archive(profile.run.host);
+  archive(profile.run.clock_host);
+  archive(profile.run.clock_error_ns);
   archive(profile.world_size);
   archive(profile.on_host);
   archive(profile.parallel);
@@ -225,9 +232,9 @@ void insert(ProfileSet* set, Database* database) {
   for (const std::string& path : set->ignored) ignored.bind(path).run();
 }
 
-// "" or why nothing of the shard can be used.
+// "" or why nothing of the shard can be used. Its profiles are added to `found`, all else to `set`.
 std::string read_shard(const fs::path& path, const std::shared_ptr<SharedTexts>& texts,
-                       std::map<int, std::string>* sources, ProfileSet* set) {
+                       std::vector<RankProfile>* found, ProfileSet* set) {
   auto database = Database::open_input(path);
   if (!database.ok()) return database.status().message();
   if (!(*database)->has_table("shard")) return "it is no shard of `analyze shard`";
@@ -247,15 +254,8 @@ std::string read_shard(const fs::path& path, const std::shared_ptr<SharedTexts>&
           {path.string(), fmt::format("the profile of {} in it is damaged", ranks.text(1))});
       continue;
     }
-    const auto [first, fresh] = sources->emplace(profile->rank, profile->source);
-    if (!fresh) {
-      set->problems.push_back(
-          {profile->source, fmt::format("is of rank {}, as {} is, which was taken; move one away",
-                                        profile->rank, first->second)});
-      continue;
-    }
     keep_used_names(&*profile, texts);
-    set->ranks.push_back(std::move(*profile));
+    found->push_back(std::move(*profile));
   }
   Rows problems = (*database)->rows("SELECT path, text FROM problem");
   while (problems.next()) {
@@ -268,6 +268,35 @@ std::string read_shard(const fs::path& path, const std::shared_ptr<SharedTexts>&
   return {};
 }
 
+// Each rank once, of the newest run.
+void take_newest(std::vector<RankProfile> found, ProfileSet* set) {
+  std::vector<RunCandidate> candidates;
+  for (const RankProfile& profile : found) candidates.push_back({&profile, -1, 0});
+  const std::vector<std::string> reasons = older_runs(candidates);
+  std::vector<size_t> order(found.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return is_newer(candidates[a], candidates[b]); });
+  std::map<int, std::string> sources;
+  for (const size_t i : order) {
+    RankProfile& profile = found[i];
+    if (!reasons[i].empty()) {
+      set->problems.push_back({profile.source, reasons[i]});
+      continue;
+    }
+    const auto [first, fresh] = sources.emplace(profile.rank, profile.source);
+    if (fresh) continue;
+    set->problems.push_back(
+        {profile.source,
+         fmt::format("is of rank {}, as {} is, which is no older and was taken; move one away", profile.rank,
+                     first->second)});
+    profile.rank = -1;
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (reasons[i].empty() && found[i].rank >= 0) set->ranks.push_back(std::move(found[i]));
+  }
+}
+
 }  // namespace
 
 Status write_shard(ProfileSet* set, const fs::path& path) {
@@ -277,13 +306,14 @@ Status write_shard(ProfileSet* set, const fs::path& path) {
 Result<ProfileSet> read_shards(const std::vector<fs::path>& paths) {
   ProfileSet set;
   const auto texts = std::make_shared<SharedTexts>();
-  std::map<int, std::string> sources;
+  std::vector<RankProfile> found;
   for (const fs::path& path : paths) {
     std::error_code error;
     std::string problem = "there is no such file";
-    if (fs::exists(path, error)) problem = read_shard(path, texts, &sources, &set);
+    if (fs::exists(path, error)) problem = read_shard(path, texts, &found, &set);
     if (!problem.empty()) set.problems.push_back({path.string(), problem});
   }
+  take_newest(std::move(found), &set);
   if (set.ranks.empty()) {
     std::string text = "no shard with profiles that can be used";
     for (const ProfileProblem& problem : set.problems) {

@@ -73,7 +73,6 @@ class Summary {
   void add_call(size_t row, uint32_t step);
   void add_operator_time(size_t row);
   void add_timeline();
-  int peer_of(const CallArguments& arguments, const ProfiledCall& call) const;
   StepTime breakdown(Roles roles, std::string_view name, int64_t begin, int64_t end) const;
   void find_activities();
   uint32_t activity_in(Interval gap) const;
@@ -186,7 +185,7 @@ void Summary::add_call(size_t row, uint32_t step) {
     call.type = arguments.type;
     if (arguments.collective != kNone) call.collective = arguments.collective;
     call.sends = is_send(events.names[call.collective]);
-    call.peer = peer_of(arguments, call);
+    call.peer = call.sends ? arguments.destination : arguments.source;  // of the job, in any group
   }
   call.point_to_point = is_message(events.names[call.collective]);
   const int64_t before = profile_.calls.empty() ? INT64_MIN : profile_.calls.back().end_ns;
@@ -195,17 +194,6 @@ void Summary::add_call(size_t row, uint32_t step) {
     call.busy_with = activity_in({windows_[step].begin, call.start_ns});
   }
   profile_.calls.push_back(call);
-}
-
-// Ranks of messages are numbered within their group.
-int Summary::peer_of(const CallArguments& arguments, const ProfiledCall& call) const {
-  const int local = call.sends ? arguments.destination : arguments.source;
-  if (local < 0 || call.group == kNone) return local;
-  for (const ProfiledGroup& group : profile_.groups) {
-    if (group.hash != trace_.events.names[call.group]) continue;
-    return local < static_cast<int>(group.ranks.size()) ? group.ranks[static_cast<size_t>(local)] : local;
-  }
-  return local;
 }
 
 void Summary::add_operator_time(size_t row) {

@@ -102,6 +102,7 @@ def ascend_rank(
     step: str = "5",
     start_us: float = 1_736_408_883_732_241.5,
     elapsed_ms: Sequence[float] = (10.0, 4.0),
+    gap_us: float = 100,
     group: str = "17522688603477080586",
     links: dict[str, float] | None = None,
     metadata: dict[str, Any] | None = None,
@@ -146,7 +147,7 @@ def ascend_rank(
                 "SIO": nothing,
             },
         }
-        start_us += elapsed * 1000 + 100
+        start_us += elapsed * 1000 + gap_us
     write(output / "communication.json", {f"step{step}": {"p2p": {}, "collective": operators}})
     matrix = {
         link: {

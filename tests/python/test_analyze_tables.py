@@ -95,6 +95,18 @@ def test_which_side_of_a_message_is_late(tmp_path: Path) -> None:
     assert named == pytest.approx([0.3, 0.2, 0.4])
 
 
+def test_messages_of_a_group_name_ranks_of_the_job(tmp_path: Path) -> None:
+    """As torch.profiler writes them, whatever the group."""
+    config = [{"pg_name": "5", "pg_desc": "pp", "ranks": [1, 3]}]
+    for rank, name, peer in ((1, "recv", {"Src Rank": 3}), (3, "send", {"Dst Rank": 1})):
+        events = [call(name, 1000, 200, 1024, **{**peer, "Process Group Name": "5"})]
+        content = kineto(events, rank=rank, world_size=4)
+        content["distributedInfo"]["pg_config"] = config
+        write(tmp_path / "p" / f"rank{rank}.json", content)
+    (row,) = rows_of(analyzed(tmp_path / "p"), "messages.csv")
+    assert (row["source"], row["destination"], row["messages"], row["unpaired"]) == ("3", "1", "1", "0")
+
+
 def test_kernels_of_ascend_profiles(tmp_path: Path) -> None:
     for rank in range(2):
         output = ascend_rank(tmp_path / "p", rank) / "ASCEND_PROFILER_OUTPUT"

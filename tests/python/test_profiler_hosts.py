@@ -96,6 +96,8 @@ def test_calls_of_both_hosts_lie_on_one_clock(gathered: Path) -> None:
 
 
 def test_the_analysis_takes_both_for_one_job(gathered: Path, tmp_path: Path) -> None:
-    """It aligns by the ends of calls once more; a few short ones do not fit then."""
+    """On the clock that the profiles say they are on, on which every call fits."""
     report = analyze.cluster(gathered / "host0", "all", tmp_path)
-    assert report.data["missing_ranks"] == [] and report.data["matched_calls"] > (STEPS - 1) * 2
+    assert report.data["missing_ranks"] == [] and report.data["matched_calls"] == (STEPS - 1) * 4
+    assert any("on the clock of host0 since" in note for note in report.data["notes"])
+    assert not any("aligned by" in note or "cannot be" in note for note in report.data["notes"])

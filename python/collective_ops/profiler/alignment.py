@@ -47,8 +47,9 @@ def _align_run(
         path = next(profile.path.glob("profiler_info*.json"))
         info = runs.info_of(profile.path)
         known = found[host].as_dict() if host in found else None
-        if info[runs.MARK].get("clock") != known:
-            info[runs.MARK]["clock"] = known
+        clock_host = hosts[0] if known else None  # the reference's own files stay as they came
+        if (info[runs.MARK].get("clock"), info[runs.MARK].get("clock_host")) != (known, clock_host):
+            info[runs.MARK] |= {"clock": known, "clock_host": clock_host}
             runs.write_whole(path, json.dumps(info, indent=1))
             changed.append(profile)
 

@@ -244,6 +244,9 @@ void EventCollector::append(const RawEvent& event, EventKind kind, uint32_t name
     call = scan_arguments(event.arguments, &kind, &correlation);
   }
   trace_.has_device |= device;
+  if (kind == EventKind::kHostOperator && event.name == "record_param_comms") {
+    issues_.push_back({track_of(event), start, start + duration, scan_issue(event.arguments)});
+  }
   EventTable& events = trace_.events;
   events.start_ns.push_back(start);
   events.duration_ns.push_back(duration);
@@ -342,8 +345,55 @@ void EventCollector::scan_call_argument(std::string_view key, JsonScanner* scann
   }
 }
 
+// Its inputs are those of the record, not of the call.
+int32_t EventCollector::scan_issue(std::string_view text) {
+  JsonScanner scanner(text);
+  CallArguments call;
+  std::string_view key;
+  if (!text.empty() && scanner.enter('{')) {
+    while (scanner.next_key(&key)) {
+      if (key == "Input Dims" || key == "Input type") {
+        scanner.skip();
+      } else {
+        scan_call_argument(key, &scanner, &call);
+      }
+    }
+  }
+  trace_.events.calls.push_back(call);
+  return static_cast<int32_t>(trace_.events.calls.size() - 1);
+}
+
+// A backend's range begins in the thread, and while, its call is issued: that tells group, sequence, size and
+// type, of which the range itself has the inputs' size alone.
+void EventCollector::attach_issues() {
+  EventTable& events = trace_.events;
+  const auto before = [](const Issue& a, const Issue& b) {
+    return a.track != b.track ? a.track < b.track : a.start_ns < b.start_ns;
+  };
+  std::sort(issues_.begin(), issues_.end(), before);
+  for (size_t i = 0; !issues_.empty() && i < events.size(); ++i) {
+    if (events.kind[i] != EventKind::kCommunication || events.arguments[i] < 0) continue;
+    if (!is_backend_range(events.names[events.name[i]])) continue;
+    const int64_t start = events.start_ns[i];
+    const auto after =
+        std::upper_bound(issues_.begin(), issues_.end(), Issue{events.track[i], start, 0, 0}, before);
+    if (after == issues_.begin()) continue;
+    const Issue& issue = *(after - 1);
+    if (issue.track != events.track[i] || issue.end_ns < start) continue;
+    const CallArguments& said = events.calls[static_cast<size_t>(issue.call)];
+    CallArguments& call = events.calls[static_cast<size_t>(events.arguments[i])];
+    call.group = said.group;
+    call.sequence = said.sequence;
+    call.source = said.source;
+    call.destination = said.destination;
+    if (said.elements >= 0) call.elements = said.elements;
+    if (said.type != CallArguments::kNoName) call.type = said.type;
+  }
+}
+
 void EventCollector::finish(int64_t base_ns) {
   EventTable& events = trace_.events;
+  if (!trace_.has_device) attach_issues();
   for (size_t i = 0; i < events.size(); ++i) {
     int64_t end = 0;  // has to exist, too
     if (__builtin_add_overflow(events.start_ns[i], base_ns, &events.start_ns[i]) ||

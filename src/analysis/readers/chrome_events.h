@@ -37,9 +37,19 @@ class EventCollector {
   uint32_t track_of(const RawEvent& event);
   bool quick_correlation(std::string_view text, EventKind kind, int64_t* correlation) const;
   int32_t scan_arguments(std::string_view text, EventKind* kind, int64_t* correlation);
+  int32_t scan_issue(std::string_view text);
+  void attach_issues();
   void scan_call_argument(std::string_view key, JsonScanner* scanner, CallArguments* call);
 
+  // What the caller's thread says of a call while it issues it: record_param_comms.
+  struct Issue {
+    uint32_t track = 0;
+    int64_t start_ns = 0, end_ns = 0;
+    int32_t call = 0;  // row of EventTable::calls
+  };
+
   ChromeTrace& trace_;
+  std::vector<Issue> issues_;
   std::vector<uint8_t> kernel_kinds_;                     // by name, 255 where not yet known
   std::string category_, process_, thread_, track_text_;  // of the event before
   EventKind category_kind_ = EventKind::kOther;

@@ -19,14 +19,14 @@ namespace {
 constexpr uint32_t kNone = CallArguments::kNoName;
 constexpr std::string_view kStepTrack = "steps", kCallTrack = "communication";
 
-// The matched call of each call, null without one.
-using MatchOf = std::vector<const MatchedCall*>;
+// By call of a rank: row of WaitAnalysis::calls, kNone where it is matched with none.
+using MatchOf = std::vector<uint32_t>;
 
 std::vector<MatchOf> matches_of(const ProfileSet& set, const WaitAnalysis& waits) {
   std::vector<MatchOf> matches(set.ranks.size());
-  for (size_t row = 0; row < set.ranks.size(); ++row) matches[row].resize(set.ranks[row].calls.size());
-  for (const MatchedCall& call : waits.calls) {
-    for (const MatchedMember& member : call.members) matches[member.rank_row][member.call_row] = &call;
+  for (size_t row = 0; row < set.ranks.size(); ++row) matches[row].resize(set.ranks[row].calls.size(), kNone);
+  for (uint32_t i = 0; i < waits.calls.size(); ++i) {
+    for (const MatchedMember& member : waits.calls[i].members) matches[member.rank_row][member.call_row] = i;
   }
   return matches;
 }
@@ -42,15 +42,16 @@ int64_t longest_of(const MatchedCall& call) {
 }
 
 // Leaves the rows of the `most` longest calls, by start.
-void keep_calls(const RankProfile& profile, const MatchOf& matches, size_t most, TimelineSelection* selection,
-                std::vector<uint32_t>* rows) {
+void keep_calls(const RankProfile& profile, const WaitAnalysis& waits, const MatchOf& matches, size_t most,
+                TimelineSelection* selection, std::vector<uint32_t>* rows) {
   rows->resize(profile.calls.size());
   std::iota(rows->begin(), rows->end(), 0u);
   if (rows->size() <= most) return;
   std::vector<int64_t> weight;
   weight.reserve(rows->size());
   for (size_t i = 0; i < profile.calls.size(); ++i) {
-    weight.push_back(matches[i] != nullptr ? longest_of(*matches[i]) : duration_of(profile.calls[i]));
+    weight.push_back(matches[i] != kNone ? longest_of(waits.calls[matches[i]])
+                                         : duration_of(profile.calls[i]));
   }
   const auto end = rows->begin() + static_cast<ptrdiff_t>(most);
   std::nth_element(rows->begin(), end, rows->end(), [&](uint32_t a, uint32_t b) {
@@ -97,7 +98,7 @@ class Writer {
     std::vector<int> threads;  // by lane
   };
   int64_t base() const;
-  void rank(size_t row, const MatchOf& matches);
+  void rank(size_t row);
   void event(std::string_view track, std::string_view category, std::string_view name, int64_t begin,
              int64_t duration, std::string_view arguments);
   int thread_of(std::string_view track, int64_t begin, int64_t end);
@@ -177,7 +178,7 @@ std::string Writer::arguments_of(const RankProfile& profile, const ProfiledCall&
   return text;
 }
 
-void Writer::rank(size_t row, const MatchOf& matches) {
+void Writer::rank(size_t row) {
   static constexpr std::string_view kCategories[] = {"host", "range", "compute", "copy"};
   const RankProfile& profile = set_.ranks[row];
   const TimelineSelection::Rank& kept = selection_.ranks[row];
@@ -195,12 +196,13 @@ void Writer::rank(size_t row, const MatchOf& matches) {
           fmt::format("\"computing_us\":{},\"exposed_communication_us\":{},\"free_us\":{}", step.computing_us,
                       step.exposed_us, step.free_us));
   }
-  for (const uint32_t index : kept.calls) {
-    const ProfiledCall& call = profile.calls[index];
+  for (size_t i = 0; i < kept.calls.size(); ++i) {
+    const ProfiledCall& call = profile.calls[kept.calls[i]];
+    const MatchedCall* const match = kept.matches[i] != kNone ? &waits_.calls[kept.matches[i]] : nullptr;
     const uint32_t name = call.operator_name != kNone ? call.operator_name : call.collective;
     const int64_t start = call.start_ns - offset;
     event(kCallTrack, "communication", profile.names[name], start, std::max<int64_t>(0, duration_of(call)),
-          arguments_of(profile, call, matches[index], start));
+          arguments_of(profile, call, match, start));
   }
   for (const TimelineSlice& slice : kept.slices) {
     event(profile.names[slice.track], kCategories[static_cast<size_t>(slice.kind)], profile.names[slice.name],
@@ -215,8 +217,7 @@ void Writer::run() {
       "\"otherData\":{{\"events\":{},\"left_out\":{},\"longest_left_out_us\":{}.{:03}}},\n\"traceEvents\":[",
       base_ns_, selection_.events, selection_.left_out, selection_.longest_left_out_ns / 1000,
       selection_.longest_left_out_ns % 1000);
-  const std::vector<MatchOf> matches = matches_of(set_, waits_);
-  for (size_t row = 0; row < set_.ranks.size(); ++row) rank(row, matches[row]);
+  for (size_t row = 0; row < set_.ranks.size(); ++row) rank(row);
   out_.print("\n]}}\n");
 }
 
@@ -240,7 +241,8 @@ TimelineSelection select_timeline(const ProfileSet& set, const WaitAnalysis& wai
     RankTimeline slices = profile.timeline;
     // Calls get half of the room, and what the others leave of theirs.
     const size_t calls = std::max(share / 2, share - std::min(share, slices.slices.size()));
-    keep_calls(profile, matches[row], calls, &selection, &kept.calls);
+    keep_calls(profile, waits, matches[row], calls, &selection, &kept.calls);
+    for (const uint32_t call : kept.calls) kept.matches.push_back(matches[row][call]);
     keep_longest(&slices, share - kept.calls.size());
     kept.slices = std::move(slices.slices);
     selection.left_out += slices.left_out;

@@ -15,6 +15,7 @@ namespace collective_ops {
 struct TimelineSelection {
   struct Rank {
     std::vector<uint32_t> steps, calls;  // rows of the rank's profile, by start
+    std::vector<uint32_t> matches;       // of each of `calls`: row of WaitAnalysis::calls, or UINT32_MAX
     std::vector<TimelineSlice> slices;
   };
   std::vector<Rank> ranks;  // by row of ProfileSet::ranks
