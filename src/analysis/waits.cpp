@@ -42,22 +42,65 @@ double binomial_tail(uint64_t hits, uint64_t trials, double p) {
   return std::min(tail, 1.0);
 }
 
+int64_t lower_median(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+constexpr int64_t kUnknown = INT64_MIN;
+
+// By row of a rank's calls: from the end of all calls before it to its start; kUnknown for the first, and
+// where one of these has not ended by then.
+std::vector<int64_t> own_times_of(const RankProfile& profile) {
+  std::vector<int64_t> times;
+  times.reserve(profile.calls.size());
+  int64_t ended = kUnknown;
+  for (const ProfiledCall& call : profile.calls) {
+    times.push_back(ended == kUnknown || ended > call.start_ns ? kUnknown : call.start_ns - ended);
+    ended = std::max(ended, call.end_ns);
+  }
+  return times;
+}
+
+// Who is slow. A rank is charged with what it comes late to a call by, as far as it took that much longer
+// than others since its last call: what it was already late by when it left that is charged there, to who
+// held that up. Slow ranks hide those that are less slow, so these are looked for among the others.
 class Verdict {
  public:
-  Verdict(const ProfileSet& set, WaitAnalysis* analysis) : set_(set), analysis_(*analysis) {}
+  Verdict(const ProfileSet& set, WaitAnalysis* analysis)
+      : set_(set), analysis_(*analysis), found_(set.ranks.size()) {}
   void run();
 
  private:
+  // A call as those ranks saw it that are not found yet.
+  struct Lateness {
+    const MatchedCall* call = nullptr;
+    uint32_t latest = 0;  // row of its members
+    int64_t median_start_ns = 0, median_own_ns = kUnknown;
+    int64_t lost_ns = 0;
+  };
+  struct Suspect {
+    uint64_t trials = 0;
+    double chance = 0;
+    int64_t lost_ns = 0;
+    std::vector<const Lateness*> late;
+  };
   void set_first_apart();
-  void judge(uint32_t row);
-  std::string cause_of(uint32_t row, const std::vector<const MatchedCall*>& late) const;
-  std::string evidence_of(uint32_t row, const MatchedCall& call) const;
+  bool look_among_others();
+  Lateness lateness_in(const MatchedCall& call) const;
+  int64_t charge(const Lateness& lateness, const MatchedMember& member) const;
+  bool judge(uint32_t row, const Suspect& suspect);
+  std::string cause_of(uint32_t row, const std::vector<const Lateness*>& late) const;
+  std::string evidence_of(uint32_t row, const Lateness& lateness) const;
   double profiled_ms() const;
 
   const ProfileSet& set_;
   WaitAnalysis& analysis_;
+  std::vector<bool> found_;                      // by row of the ranks
+  std::vector<std::vector<int64_t>> own_times_;  // likewise
+  double profiled_ms_ = 0;
   const MatchedCall* apart_ = nullptr;
-  std::vector<const MatchedCall*> heavy_;
 };
 
 // Profilers do not start together: the first call absorbs the difference, and says nothing of slow ranks.
@@ -105,12 +148,13 @@ double computing_of(const RankProfile& profile) {
          1000;
 }
 
-std::string Verdict::cause_of(uint32_t row, const std::vector<const MatchedCall*>& late) const {
+std::string Verdict::cause_of(uint32_t row, const std::vector<const Lateness*>& late) const {
   const RankProfile& profile = set_.ranks[row];
   std::map<uint32_t, int64_t> time_of;
-  for (const MatchedCall* call : late) {
-    const uint32_t activity = profile.calls[call->members[call->latest].call_row].busy_with;
-    if (activity != kNone) time_of[activity] += loss_of(*call);
+  for (const Lateness* lateness : late) {
+    const MatchedMember& member = lateness->call->members[lateness->latest];
+    const uint32_t activity = profile.calls[member.call_row].busy_with;
+    if (activity != kNone) time_of[activity] += lateness->lost_ns;
   }
   std::string text;
   const auto most = std::max_element(time_of.begin(), time_of.end(),
@@ -133,60 +177,111 @@ std::string Verdict::cause_of(uint32_t row, const std::vector<const MatchedCall*
                     own, usual);
 }
 
-std::string Verdict::evidence_of(uint32_t row, const MatchedCall& call) const {
+std::string Verdict::evidence_of(uint32_t row, const Lateness& lateness) const {
   const RankProfile& profile = set_.ranks[row];
-  const ProfiledCall& own = profile.calls[call.members[call.latest].call_row];
+  const ProfiledCall& own = profile.calls[lateness.call->members[lateness.latest].call_row];
   std::string name =
       shortened(profile.names[own.operator_name != kNone ? own.operator_name : own.collective]);
   if (own.elements >= 0) name += fmt::format(" of {} elements", own.elements);
   return fmt::format("{} at {} us: {:.3f} ms after the ranks' median; {}", name, own.start_ns / 1000,
-                     milliseconds(loss_of(call)), profile.source);
+                     milliseconds(lateness.lost_ns), profile.source);
 }
 
-void Verdict::judge(uint32_t row) {
-  uint64_t trials = 0;
-  double chance = 0;
-  std::vector<const MatchedCall*> late;
-  int64_t lost = 0;
-  for (const MatchedCall* call : heavy_) {
-    const auto own = std::find_if(call->members.begin(), call->members.end(),
-                                  [&](const MatchedMember& member) { return member.rank_row == row; });
-    if (own == call->members.end()) continue;
-    ++trials;
-    chance += 1.0 / static_cast<double>(call->members.size());
-    lost += std::max<int64_t>(0, own->start_ns - call->median_start_ns);
-    if (call->members[call->latest].rank_row == row) late.push_back(call);
+// Nothing is lost in it where fewer than two ranks are left.
+Verdict::Lateness Verdict::lateness_in(const MatchedCall& call) const {
+  Lateness lateness{&call};
+  std::vector<int64_t> starts, own;
+  int64_t last = kUnknown;
+  for (uint32_t i = 0; i < call.members.size(); ++i) {
+    const MatchedMember& member = call.members[i];
+    if (found_[member.rank_row]) continue;
+    starts.push_back(member.start_ns);
+    const int64_t time = own_times_[member.rank_row][member.call_row];
+    if (time != kUnknown) own.push_back(time);
+    if (member.start_ns > last) lateness.latest = i, last = member.start_ns;
   }
-  if (late.size() < 2 || milliseconds(lost) < kLeastShare * profiled_ms()) return;
-  const double p = binomial_tail(late.size(), trials, chance / static_cast<double>(trials)) *
-                   static_cast<double>(set_.ranks.size());
-  if (p > 0.05) return;
+  if (starts.size() < 2) return lateness;
+  lateness.median_start_ns = lower_median(std::move(starts));
+  if (!own.empty()) lateness.median_own_ns = lower_median(std::move(own));
+  lateness.lost_ns = last - lateness.median_start_ns;
+  return lateness;
+}
+
+int64_t Verdict::charge(const Lateness& lateness, const MatchedMember& member) const {
+  const int64_t late = std::max<int64_t>(0, member.start_ns - lateness.median_start_ns);
+  const int64_t own = own_times_[member.rank_row][member.call_row];
+  if (own == kUnknown || lateness.median_own_ns == kUnknown) return late;
+  return std::clamp<int64_t>(own - lateness.median_own_ns, 0, late);
+}
+
+bool Verdict::judge(uint32_t row, const Suspect& suspect) {
+  const std::vector<const Lateness*>& late = suspect.late;
+  if (late.size() < 2 || milliseconds(suspect.lost_ns) < kLeastShare * profiled_ms_) return false;
+  const double p =
+      binomial_tail(late.size(), suspect.trials, suspect.chance / static_cast<double>(suspect.trials)) *
+      static_cast<double>(set_.ranks.size());
+  if (p > 0.05) return false;
   SlowRank slow;
   slow.rank = set_.ranks[row].rank;
-  slow.late_ms = milliseconds(lost);
+  slow.late_ms = milliseconds(suspect.lost_ns);
   slow.times_last = late.size();
-  slow.calls = trials;
+  slow.calls = suspect.trials;
   slow.confidence = p < 0.01 ? "high" : "medium";
   slow.cause = cause_of(row, late);
   slow.evidence = evidence_of(
       row, **std::max_element(late.begin(), late.end(),
-                              [](const auto* a, const auto* b) { return loss_of(*a) < loss_of(*b); }));
+                              [](const auto* a, const auto* b) { return a->lost_ns < b->lost_ns; }));
   analysis_.slow.push_back(std::move(slow));
+  return true;
+}
+
+// True where one was found.
+bool Verdict::look_among_others() {
+  std::vector<Lateness> heavy;
+  int64_t largest = 0;
+  for (const MatchedCall& call : analysis_.calls) {
+    if (&call == apart_) continue;
+    const Lateness lateness = lateness_in(call);
+    // Whose last rank left the call before as late as it comes says nothing of who is slow.
+    if (lateness.lost_ns <= 0 || charge(lateness, call.members[lateness.latest]) * 2 < lateness.lost_ns)
+      continue;
+    largest = std::max(largest, lateness.lost_ns);
+    heavy.push_back(lateness);
+  }
+  std::erase_if(heavy, [&](const Lateness& lateness) {
+    return static_cast<double>(lateness.lost_ns) < kHeavy * static_cast<double>(largest);
+  });
+  std::vector<Suspect> suspects(set_.ranks.size());
+  for (const Lateness& lateness : heavy) {
+    const auto& members = lateness.call->members;
+    const auto left = std::count_if(members.begin(), members.end(),
+                                    [&](const MatchedMember& member) { return !found_[member.rank_row]; });
+    for (uint32_t i = 0; i < members.size(); ++i) {
+      if (found_[members[i].rank_row]) continue;
+      Suspect& suspect = suspects[members[i].rank_row];
+      ++suspect.trials;
+      suspect.chance += 1.0 / static_cast<double>(left);
+      suspect.lost_ns += charge(lateness, members[i]);
+      if (lateness.latest == i) suspect.late.push_back(&lateness);
+    }
+  }
+  std::vector<bool> found = found_;
+  for (uint32_t row = 0; row < suspects.size(); ++row) {
+    if (judge(row, suspects[row])) found[row] = true;
+  }
+  const bool more = found != found_;
+  found_ = std::move(found);
+  return more;
 }
 
 void Verdict::run() {
   set_first_apart();
-  int64_t largest = 0;
-  for (const MatchedCall& call : analysis_.calls) {
-    if (&call != apart_) largest = std::max(largest, loss_of(call));
+  profiled_ms_ = profiled_ms();
+  for (const RankProfile& profile : set_.ranks) own_times_.push_back(own_times_of(profile));
+  // Nobody is slow by the measure of a minority: at least half of the ranks are usual.
+  while (std::count(found_.begin(), found_.end(), true) * 2 < static_cast<ptrdiff_t>(found_.size()) &&
+         look_among_others()) {
   }
-  for (const MatchedCall& call : analysis_.calls) {
-    if (&call != apart_ && loss_of(call) > 0 &&
-        static_cast<double>(loss_of(call)) >= kHeavy * static_cast<double>(largest)) {
-      heavy_.push_back(&call);
-    }
-  }
-  for (uint32_t row = 0; row < set_.ranks.size(); ++row) judge(row);
   std::sort(analysis_.slow.begin(), analysis_.slow.end(),
             [](const SlowRank& a, const SlowRank& b) { return a.late_ms > b.late_ms; });
 }

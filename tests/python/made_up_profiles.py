@@ -95,6 +95,44 @@ def training_job(
         write(folder / f"rank{rank}.json", kineto(events[rank], rank=rank, world_size=ranks))
 
 
+def tensor_parallel_job(
+    folder: Path, *, ranks: int, late: dict[int, float], steps: int = 20, pair: int = 2
+) -> None:
+    """Each step computes 10 ms (ranks in `late` so many us longer), all-reduces among neighbours (`pair` of
+    them), computes half a ms, and all-reduces among those of the same place in all pairs. All calls wait for
+    their last rank, so that a late one delays ranks that it has no call with."""
+    chance = random.Random(ranks)
+    neighbours = [list(range(first, first + pair)) for first in range(0, ranks, pair)]
+    across = [list(range(first, ranks, pair)) for first in range(pair)]
+    now = [1000.0] * ranks
+    events: list[list[Event]] = [[] for _ in range(ranks)]
+    for step in range(steps):
+        for kind, groups, work_us, took_us in (("tp", neighbours, 10_000, 200), ("dp", across, 500, 1000)):
+            for rank in range(ranks):
+                work = work_us + (late.get(rank, 0) if kind == "tp" else 0) + chance.uniform(0, 10)
+                events[rank].append(event("gemm", "kernel", round(now[rank], 3), round(work, 3), pid=0))
+                now[rank] = round(now[rank] + work, 3)
+            for index, group in enumerate(groups):
+                end = max(now[rank] for rank in group) + took_us
+                arguments = {"Collective name": "allreduce", "In msg nelems": 4096, "dtype": "Float"}
+                arguments |= {"Process Group Name": f"{kind}{index}", "Seq": step}
+                for rank in group:
+                    took = round(end - now[rank], 3)
+                    call = event(
+                        "ncclDevKernel_AllReduce", "kernel", now[rank], took, pid=0, tid=20, **arguments
+                    )
+                    events[rank].append(call)
+                    now[rank] = round(end + 5, 3)
+    for rank in range(ranks):
+        config = [
+            {"pg_name": f"tp{rank // pair}", "pg_desc": "tp", "ranks": neighbours[rank // pair]},
+            {"pg_name": f"dp{rank % pair}", "pg_desc": "dp", "ranks": across[rank % pair]},
+        ]
+        content = kineto(events[rank], rank=rank, world_size=ranks)
+        content["distributedInfo"]["pg_config"] = config
+        write(folder / f"rank{rank}.json", content)
+
+
 def ascend_rank(
     folder: Path,
     rank: int,
