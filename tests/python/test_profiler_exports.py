@@ -18,6 +18,7 @@ from collective_ops import cli
 from collective_ops.profiler import ProfileConfig, intervals, kineto, outputs, profile, runs
 from collective_ops.profiler.communication import microseconds
 from collective_ops.profiler.model import Group, group_hash
+from collective_ops.profiler.parts import kernels_of
 
 torch = pytest.importorskip("torch")
 
@@ -287,6 +288,26 @@ def test_threads_with_large_numbers_stay_apart(tmp_path: Path) -> None:
     assert {operator.tid for operator in step.operators} == {big, big + 2**32, 0}
     assert all(operator.parent == -1 for operator in step.operators) and step.damaged == 1
     assert step.operators[0].start == 1_796_073_422_000_010_001
+
+
+def test_links_of_operators_of_one_name_stay_in_their_thread(tmp_path: Path) -> None:
+    """Two threads run the same operators, each through the other's time."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": 10 + 20 * i + late, "dur": dur}
+        for tid, late in ((7, 0.0), (8, 3.5))
+        for i in range(3)
+        for name, dur in (("aten::linear", 15), ("aten::mm", 9))
+    ]
+    step = kineto.read_step(made_up_trace(tmp_path / "t.json", events), 4, Group("", ""), False)
+    kernels = kernels_of(step)
+    assert len(kernels) == 6
+    for kernel in kernels:
+        operator = step.operators[kernel.operator]
+        assert (operator.name, operator.tid) == ("aten::linear", kernel.tid)
+        assert (operator.start, operator.end) == (kernel.start, kernel.end)
+    inner = [operator for operator in step.operators if operator.name == "aten::mm"]
+    assert len(inner) == 6 and all(step.operators[one.parent].tid == one.tid for one in inner)
+    assert all(step.operators[one.parent].start == one.start for one in inner)
 
 
 def test_odd_names_stay_whole_and_the_trace_valid(tmp_path: Path, alone: None) -> None:
