@@ -186,6 +186,7 @@ void Summary::add_call(size_t row, uint32_t step) {
     if (arguments.collective != kNone) call.collective = arguments.collective;
     call.sends = is_send(events.names[call.collective]);
     call.peer = call.sends ? arguments.destination : arguments.source;  // of the job, in any group
+    if (call.peer == profile_.rank) call.peer = -1;  // a backend that writes the caller there tells nothing
   }
   call.point_to_point = is_message(events.names[call.collective]);
   const int64_t before = profile_.calls.empty() ? INT64_MIN : profile_.calls.back().end_ns;

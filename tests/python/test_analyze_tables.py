@@ -107,6 +107,13 @@ def test_messages_of_a_group_name_ranks_of_the_job(tmp_path: Path) -> None:
     assert (row["source"], row["destination"], row["messages"], row["unpaired"]) == ("3", "1", "1", "0")
 
 
+def test_a_message_to_oneself_tells_no_peer(tmp_path: Path) -> None:
+    for rank, name, peer in ((0, "send", {"Dst Rank": 0}), (1, "recv", {"Src Rank": 1})):
+        events = [call(name, 1000, 200, 1024, **peer)]
+        write(tmp_path / "p" / f"rank{rank}.json", kineto(events, rank=rank, world_size=2))
+    assert "messages.csv" not in [file.name for file in analyzed(tmp_path / "p").files]
+
+
 def test_kernels_of_ascend_profiles(tmp_path: Path) -> None:
     for rank in range(2):
         output = ascend_rank(tmp_path / "p", rank) / "ASCEND_PROFILER_OUTPUT"
