@@ -13,7 +13,7 @@ Faults that users met in other profilers, and the tests of ours (in test_profile
 | an exception inside of the range | files: test_an_error_of_the_program_passes_and_leaves_the_step |
 | a target is missing, cannot be written, is full | arguments: test_a_path_that_*; test_the_disk_is_full |
 | blanks, CJK, "/" in names | files: test_odd_paths_and_worker_names |
-| arrows from operators to kernels leave their thread | files: test_the_trace_is_sound, exports: test_links_of_* |
+| arrows to kernels leave their thread | exports: test_links_of_*; files: test_the_trace_is_sound |
 | quotes and log lines break the trace | exports: test_odd_names_stay_whole_and_the_trace_valid |
 """
 
