@@ -58,7 +58,7 @@ WorkPtr ProcessGroupCollectiveOps::post(Task task, Transfer transfer) {
   task.sequence = ++message_sequence_;
   task.record = FlightRecorder::instance().issued(*this, options_->global_ranks_in_group, task,
                                                   *transfer.timeout, transfer.peer);
-  const CommsRecord record(*this, options_->global_ranks_in_group, task);
+  const CommsRecord record(*this, options_->global_ranks_in_group, task, transfer.peer);
   const char* title = profiled() ? range_title(name_, task.kind.title) : nullptr;
   auto work = c10::make_intrusive<MessageWork>(rank_, std::move(task), transfer, title);
   const std::lock_guard lock(mutex_);

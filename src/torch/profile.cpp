@@ -21,7 +21,7 @@ const char* range_title(const std::string& backend, const char* title) {
 }
 
 CommsRecord::CommsRecord(const c10d::Backend& group, const std::vector<uint64_t>& global_ranks,
-                         const Task& task) {
+                         const Task& task, std::optional<int> peer) {
   if (!profiled()) return;
   const auto name = std::make_tuple(group.getGroupUid(), group.getGroupDesc());
   const auto sequence = std::make_tuple(static_cast<int64_t>(task.sequence), c10d::isP2POp(task.kind.type));
@@ -29,10 +29,11 @@ CommsRecord::CommsRecord(const c10d::Backend& group, const std::vector<uint64_t>
   const auto type = !task.inputs.empty()    ? task.inputs[0].scalar_type()
                     : !task.outputs.empty() ? task.outputs[0].scalar_type()
                                             : at::kByte;
+  const int rank = peer && *peer >= 0 ? *peer : group.getRank();  // from any source: not known yet
   const int start = global_ranks.empty() ? 0 : static_cast<int>(global_ranks.front());
   const int stride = global_ranks.size() < 2 ? 1 : static_cast<int>(global_ranks[1] - global_ranks[0]);
   auto info = std::make_shared<torch::ParamCommsDebugInfo>(
-      name, group.getRank(), task.kind.metadata, sent, received, type, splits_of(task.send_counts),
+      name, rank, task.kind.metadata, sent, received, type, splits_of(task.send_counts),
       splits_of(task.recv_counts), start, stride, group.getSize(), task.async);
   torch::maybeSetSequenceInfo(info, sequence);
   info_.emplace(c10::DebugInfoKind::PARAM_COMMS_INFO, info);
@@ -41,7 +42,7 @@ CommsRecord::CommsRecord(const c10d::Backend& group, const std::vector<uint64_t>
   std::vector<c10::IValue> inputs{task.inputs,
                                   sequence,
                                   name,
-                                  group.getRank(),
+                                  rank,
                                   std::string(task.kind.metadata),
                                   splits_of(task.send_counts),
                                   splits_of(task.recv_counts),

@@ -18,7 +18,9 @@ const char* range_title(const std::string& backend, const char* title);
 
 class CommsRecord {
  public:
-  CommsRecord(const c10d::Backend& group, const std::vector<uint64_t>& global_ranks, const Task& task);
+  // `peer`: of a message, its other side, where PyTorch's tools look for it: in place of the rank.
+  CommsRecord(const c10d::Backend& group, const std::vector<uint64_t>& global_ranks, const Task& task,
+              std::optional<int> peer = {});
 
  private:
   std::optional<c10::DebugInfoGuard> info_;

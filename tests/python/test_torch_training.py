@@ -325,6 +325,29 @@ def test_profiles_carry_what_was_called(rank_pool: RankPool, tmp_path: Path) -> 
         assert records[0]["Process Group Name"] and "[0, 1]" in str(records[0]["Process Group Ranks"])
 
 
+def profiled_messages(file: str) -> list[tuple[object, object]]:
+    with process_group():
+        pair, me, message = dist.new_group([1, 2]), rank(), torch.ones(5)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            if me == 0:
+                dist.send(message, 2)
+            elif me == 1:
+                dist.send(message, group_dst=1, group=pair)
+            else:
+                dist.recv(message, 0)
+                dist.recv(message, group_src=0, group=pair)
+        profile.export_chrome_trace(f"{file}{me}.json")
+        events = json.loads(Path(f"{file}{me}.json").read_text())["traceEvents"]
+        records = [event["args"] for event in events if event.get("name") == "record_param_comms"]
+        return [(record.get("Src Rank"), record.get("Dst Rank")) for record in records]
+
+
+def test_profiles_name_the_peer_of_a_message(rank_pool: RankPool, tmp_path: Path) -> None:
+    """As the rank of the job that it is, in a group too."""
+    told = rank_pool.run(profiled_messages, 3, (str(tmp_path / "trace"),))
+    assert told == [[(None, 2)], [(None, 2)], [(0, None), (1, None)]]
+
+
 def shared_memory() -> dict[str, int]:
     with process_group():
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
