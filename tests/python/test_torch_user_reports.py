@@ -235,7 +235,7 @@ def groups_made_in_threads() -> None:
         members = list(range(world_size()))
         options = {"use_local_synchronization": True, "group_desc": str(number)}
         group = dist.new_group(members[: 2 + number % 2], **options)
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        if group is not None:  # what the others get with local synchronization; it would stand for all ranks
             one = torch.ones(1)
             dist.all_reduce(one, group=group)
             results.append(one.item())
