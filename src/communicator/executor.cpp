@@ -53,7 +53,7 @@ Executor::Piece Executor::piece_of(const Operand& operand, const Frame& frame, u
 
 bool Executor::run(const Program& program, const CallMemory& memory, const CallKernel& kernel,
                    uint64_t sequence) {
-  const bool streaming = program.placed_bytes >= kStreamingFrom / static_cast<uint64_t>(shared_.world_size());
+  const bool streaming = program.placed_bytes * static_cast<uint64_t>(shared_.world_size()) >= kStreamingFrom;
   Frame frame{program, memory, kernel, sequence, streaming};
   const auto& instructions = program.instructions;
   for (size_t at = 0; at < instructions.size(); ++at) {
